@@ -6,6 +6,7 @@ parameters, and `put` takes unrolls.
 
 from collections.abc import Callable, Sequence
 import contextlib
+import functools
 import secrets
 import threading
 import time
@@ -188,8 +189,9 @@ class ActorHost:
 
   def make_pool(self, make_agent: Callable[[], Any], unroll_length: int, completed_capacity: int,
                 report: Callable[[str], None], barrier: str = 'none',
-                to_send: Callable[[unroll_lib.Unroll], unroll_lib.Unroll] = lambda unroll: unroll):
-    """Makes the pool, and one agent for each inference loop.
+                to_send: Callable[[unroll_lib.Unroll], unroll_lib.Unroll] = lambda unroll: unroll,
+                work: Callable[[Any, unroll_lib.Unroll], unroll_lib.Unroll] | None = None):
+    """Makes the pool, and one agent for each loop.
 
     Args:
       make_agent: makes an agent.Agent.
@@ -198,7 +200,13 @@ class ActorHost:
       report: called with a message for each fault. Its first line says what happened. The traceback of a worker may
         follow.
       to_send: returns what is sent of an unroll, in a graph.
+      work: makes each actor a worker, which also learns. A worker keeps its parameters for a whole unroll. Then `work`
+        returns, in a graph, what is sent of the unroll, given an agent with these parameters. Only then the worker
+        takes the latest parameters and goes on. None: the actors act with the latest parameters.
     """
+    if work and barrier == 'none':
+      barrier = 'unroll'  # A loop of `_work` releases each worker on its own.
+    self._is_released_alone = bool(work) and barrier == 'unroll'
     if barrier == 'step':
       self.num_loops = 1  # Several loops would race for the batches.
     with tf.device(self.device):
@@ -208,8 +216,12 @@ class ActorHost:
         self._workers, unroll_length, output, state, self.level_ids, completed_capacity,
         self._run.environment_timeout_seconds, barrier, self._run.dynamic_batching, report)
     self._has_pool = True
-    self._to_send = to_send
-    sent = tf.function(to_send, autograph=False).get_concrete_function(self.pool.unroll_spec).structured_outputs
+    self._to_send, self._work = to_send, work
+    if work:
+      with tf.device(self.device):
+        self._learners = [make_agent() for _ in range(self.num_loops)]
+    sent = tf.function(functools.partial(work, self._learners[0]) if work else to_send,
+                       autograph=False).get_concrete_function(self.pool.unroll_spec).structured_outputs
     self.unroll_spec = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), sent)
 
   @property
@@ -241,23 +253,37 @@ class ActorHost:
     if stacks and 'GPU' in self.device.upper():
       frames = actor_frames.ActorFrames(stacks, self.num_environments, self.device)
 
-    @tf.function(autograph=False)
-    def move_unrolls():
-      def move(count):
-        unroll = pool.next_unroll()
-        put(self._to_send(unroll._replace(actor_id=unroll.actor_id + self._first_actor_id,
-                                          stream_id=unroll.stream_id + self._first_stream_id)))
-        return [count + 1]
-      tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
-
+    if self._work:
+      movers = [self._make_worker_loop(self._work, agent, parameters, put) for agent in self._learners]
+    else:
+      movers = [_endless(lambda: put(self._to_send(self._with_ids(pool.next_unroll()))))]
     loops = [inference.make_loop(pool, agent, parameters, (self.seed + number) % 2**31, self.device, self.actors,
-                                 selection, frames)
+                                 selection, frames, hold=self._work is not None)
              for number, agent in enumerate(self._agents)]
     pool.start()
-    for loop in [move_unrolls, *loops]:
+    for loop in [*movers, *loops]:
       thread = threading.Thread(target=self._guard, args=[loop, on_end], name='actor loop', daemon=True)
       thread.start()
       self._threads.append(thread)
+
+  def _make_worker_loop(self, work, agent, parameters, put):
+    """Makes a function that does the work of any worker whose unroll is full. The agent is this loop's own."""
+    def learn():
+      unroll = self.pool.next_unroll()
+      # If its process has ended since, the actor may play again already, and hold the latest parameters.
+      _, held = parameters.let_go([unroll.actor_id])
+      with tf.device(self.device):
+        inference.assign(agent, held)
+        sent = work(agent, self._with_ids(unroll))
+      with tf.control_dependencies([put(sent)]):
+        if self._is_released_alone:
+          self.pool.release_one(unroll.actor_id)
+    return _endless(learn)
+
+  def _with_ids(self, unroll):
+    """Returns an unroll of the pool with ids that are unique in the run."""
+    return unroll._replace(actor_id=unroll.actor_id + self._first_actor_id,
+                           stream_id=unroll.stream_id + self._first_stream_id)
 
   def memory_megabytes(self) -> float:
     """The memory of this process and its workers, in MB: the sum of their proportional set sizes."""
@@ -295,6 +321,17 @@ class ActorHost:
     except Exception as error:  # Raised by `check`.
       self._error = error
     on_end()
+
+
+def _endless(body):
+  """Makes a function that runs `body`, in a graph, again and again."""
+  @tf.function(autograph=False)
+  def loop():
+    def run(count):
+      body()
+      return [count + 1]
+    tf.while_loop(lambda count: True, run, [tf.constant(0, tf.int64)], parallel_iterations=1)
+  return loop
 
 
 def _specs_of_one_actor(agent, observation_spec):

@@ -175,6 +175,11 @@ class ActorPool:
     with tf.device('/CPU:0'):
       ops.actor_pool_release(self._handle)
 
+  def release_one(self, actor_id):
+    """Lets one actor of a pool whose barrier is `unroll` continue, if it has a full unroll. For use in graphs."""
+    with tf.device('/CPU:0'):
+      return ops.actor_pool_release_one(self._handle, actor_id)
+
   def retire(self, actor_id: int):
     """Stops stepping an actor's environment for good.
 

@@ -65,8 +65,15 @@ def pad(tensors):
       lambda tensor: tf.pad(tensor, [[0, padded - size]] + [[0, 0]] * (tensor.shape.rank - 1)), tensors), size
 
 
+def assign(agent, parameters):
+  """Assigns parameters to the acting variables of an agent, in a graph."""
+  for variable, parameter in zip(agent.acting_variables, parameters, strict=True):
+    variable.assign(parameter)
+
+
 def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
-              selection: acting.Selection = acting.Selection(), frames: actor_frames.ActorFrames | None = None):
+              selection: acting.Selection = acting.Selection(), frames: actor_frames.ActorFrames | None = None,
+              hold: bool = False):
   """Makes a function that acts until the pool is closed, and then raises tf.errors.CancelledError.
 
   If a behaviour output is not finite, the function raises PolicyError, and no action of that batch is taken. If a
@@ -75,12 +82,14 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
   Args:
     pool: actor_pool.ActorPool.
     agent: this loop's copy of the agent; its acting variables are overwritten.
-    parameters: its `latest()` returns the version and the list of parameters.
+    parameters: a parameters.Parameters.
     seed: seed of random actions.
     device: where to compute.
     actors: the pool's actors.
     selection: how actions are selected.
     frames: stacks of frames on that device. None: observations travel as they are.
+    hold: whether each actor acts with the parameters that it holds. All actors of a batch must hold the same ones.
+      False: with the latest ones.
   Returns:
     A function without arguments.
   """
@@ -89,7 +98,7 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
   def act(batch_number, known_version, unused_is_finite):
     batch = pool.next_batch(newest_frames=frames is not None)
     with tf.control_dependencies([batch.id]):  # Without it the parameters could be read before the batch is there.
-      version, latest = parameters.latest()
+      version, latest = parameters.hold(batch.actor_id) if hold else parameters.latest()
     # All but the network is computed on the host. Each number that came back from a GPU earlier would wait there for
     # the learner's kernels, because TensorFlow's kernels follow each other on a GPU.
     is_known = version == known_version
@@ -97,10 +106,7 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
     (inputs, agent_state, number), size = pad(rows) if pads else (rows, None)
     random = tf.stack([tf.constant(seed, tf.int64), batch_number])
     with tf.device(device):
-      def update():
-        for variable, parameter in zip(agent.acting_variables, latest, strict=True):
-          variable.assign(parameter)
-      tf.cond(is_known, lambda: None, update)
+      tf.cond(is_known, lambda: None, lambda: assign(agent, latest))
       if frames:
         inputs = inputs._replace(observation=frames.push(inputs.observation, number, inputs.done))
       outputs = agent.step(inputs, agent_state, random, selection)

@@ -19,6 +19,14 @@ class Parameters(Protocol):
     """Returns the version, int64 [], and the parameters, in the order of Agent.acting_variables. Runs in a graph."""
     ...
 
+  def hold(self, holders) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Returns what the holders hold, as `latest` does; see ParameterSnapshot. Runs in a graph."""
+    ...
+
+  def let_go(self, holders) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """As `hold`, but the holders hold nothing afterwards."""
+    ...
+
 
 def sent_specs(specs: Sequence[tf.TensorSpec], precision: str) -> list[tf.TensorSpec]:
   """Returns the specs in which parameters travel to another process.
@@ -76,8 +84,26 @@ class ParameterSnapshot:
     Raises:
       tf.errors.FailedPreconditionError: nothing has been published yet.
     """
+    return self._give(ops.parameter_snapshot_latest)
+
+  def hold(self, holders) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Returns the version and the parameters that the holders hold. Those that hold nothing first take the latest.
+
+    Args:
+      holders: [n] int32, n >= 1, numbers of holders.
+    Raises:
+      tf.errors.FailedPreconditionError: nothing has been published yet.
+      tf.errors.InvalidArgumentError: they hold different versions.
+    """
+    return self._give(ops.parameter_snapshot_hold, holders)
+
+  def let_go(self, holders) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """As `hold`, but the holders hold nothing afterwards."""
+    return self._give(ops.parameter_snapshot_let_go, holders)
+
+  def _give(self, op, *arguments):
     with tf.device(self._device):
-      version, parameters = ops.parameter_snapshot_latest(self._handle, types=[spec.dtype for spec in self._specs])
+      version, parameters = op(self._handle, *arguments, types=[spec.dtype for spec in self._specs])
     for parameter, spec in zip(parameters, self._specs, strict=True):
       parameter.set_shape(spec.shape)
     version.set_shape([])

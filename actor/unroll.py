@@ -59,6 +59,11 @@ class Unroll(NamedTuple):
                                 # updates before, skipped ones included.
 
 
+def batch_of(unroll: Unroll) -> Unroll:
+  """Returns an unroll as a batch of one: [T+1, 1, ...], or [1, ...] for components without time."""
+  return tf.nest.map_structure(lambda values, time: tf.expand_dims(values, 1 if time else 0), unroll, has_time(unroll))
+
+
 class Steps(NamedTuple):
   """The T steps of unrolls: action a_tm1, chosen in state x_tm1, led to the reward r_t and to the state x_t.
 

@@ -175,6 +175,17 @@ def validate_a2c(config: A2cConfig) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class A3cConfig(ActorCriticConfig):
+  """The actor-critic's hyper-parameters. Each update has the gradient of one worker (section 2)."""
+
+  batch_size: int = setting(
+      1, 'Unrolls per update: 1, because each worker learns from its own unroll.', at_least=1, at_most=1)
+  queue_size: int = setting(
+      1, 'Largest number of gradients in the queue between workers and shared parameters. When the queue is full, '
+      'workers wait. Ours.', at_least=1, at_most=100_000)
+
+
+@dataclasses.dataclass(frozen=True)
 class PopArtImpalaConfig(ImpalaConfig):
   """IMPALA's hyper-parameters and those of PopArt. The defaults are the paper's ("Implementation notes")."""
 

@@ -20,6 +20,7 @@ _HERE = 'scalable_agents.agents'
 AGENTS = {  # By the name of the definition.
     'impala': f'{_HERE}.impala:IMPALA',
     'a2c': f'{_HERE}.a2c:A2C',
+    'a3c': f'{_HERE}.a3c:A3C',
     'popart_impala': f'{_HERE}.popart_impala:POPART_IMPALA',
     'r2d2': f'{_HERE}.r2d2:R2D2',
     'laser': f'{_HERE}.laser:LASER',
@@ -62,6 +63,11 @@ PRESETS = {  # By the name of the binary.
     'a2c_dmlab30': preset.Preset(
         AGENTS['a2c'],
         _converted(configs.A2cConfig, _IMPALA_DMLAB30, torso='shallow'),  # Section 5.1, table 1 and figure 4.
+        dmlab30_protocol.Protocol(), _DMLAB30_RUN),
+    'a3c_atari57': preset.Preset(AGENTS['a3c'], configs.A3cConfig(), atari57_protocol.Protocol()),
+    'a3c_dmlab30': preset.Preset(
+        AGENTS['a3c'],
+        _converted(configs.A3cConfig, _IMPALA_DMLAB30, batch_size=1),
         dmlab30_protocol.Protocol(), _DMLAB30_RUN),
     'popart_impala_atari57': preset.Preset(
         AGENTS['popart_impala'],

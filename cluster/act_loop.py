@@ -12,6 +12,7 @@ from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
 from scalable_agents.cluster import cluster_config
+from scalable_agents.cluster import learner_connection
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import relay
 from scalable_agents.cluster import remote_learner
@@ -50,10 +51,11 @@ class ActLoop:
     try:
       # Messages contain the whole fault, since an actor host has no log file.
       host.make_pool(job.agent.maker(host, job.levels, config), config.unroll_length,
-                     config.queue_size, self._line.message, to_send=lambda unroll: job.agent.to_send(unroll, config))
+                     config.queue_size, self._line.message, **job.agent.sending(config))
     except ValueError as error:
       raise errors.UserError(f'--level_name: {error}') from error
-    memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)
+    memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0,
+                 held=host.num_environments if job.agent.work else 0)
     match membership.parameter_refresh:
       case cluster_config.PAPER:
         refresh = job.agent.steps_between_fetches(config)
@@ -72,7 +74,9 @@ class ActLoop:
     self._learner = remote_learner.RemoteLearner(
         addresses[task], task, settings, host.unroll_spec, host.parameter_specs, config.queue_size,
         self._parameters_are_due, self._report, self._line.message, self._stop.set, host.device,
-        membership.parameter_precision, relay_port, membership.parameters_from)
+        membership.parameter_precision, relay_port, membership.parameters_from,
+        # Gradients that wait on their way grow old.
+        largest_push=1 if job.agent.work else learner_connection.LARGEST_PUSH)
 
   def act(self):
     """Acts until the learner's run ends, or until SIGINT, SIGTERM or SIGHUP.

@@ -54,7 +54,7 @@ def check_stored_frames(specification: environment_workers.Specification, steps:
 
 
 def check(unroll_spec, parameter_specs, config: runtime_config.RuntimeConfig, num_environments: int,
-          num_learners: int) -> None:
+          num_learners: int, held: int = 0) -> None:
   """Checks that unrolls and copies of the parameters fit into memory.
 
   What a learner's step makes on its device is not counted: the whole stacks of frames of its batch, and what the
@@ -66,12 +66,13 @@ def check(unroll_spec, parameter_specs, config: runtime_config.RuntimeConfig, nu
     config: the agent's config, with `unroll_length`, `batch_size`, `queue_size` and `policy_lag`.
     num_environments: number of environments of this process. Each fills an unroll.
     num_learners: number of learners of this process. Each has a batch in its update and a batch that is collected.
+    held: number of copies of the parameters that workers hold, as in A3C.
   Raises:
     errors.UserError: they do not fit.
   """
   # The actor pool can hold as many finished unrolls as the queue.
   unrolls = num_environments + 2 * config.queue_size + 2 * num_learners * config.batch_size
-  copies = 1 + config.policy_lag * (num_learners > 0)
+  copies = 1 + config.policy_lag * (num_learners > 0) + held
   unroll_bytes, parameter_bytes = ops.num_bytes(unroll_spec), ops.num_bytes(parameter_specs)
   needed, there = unrolls * unroll_bytes + copies * parameter_bytes, machine.memory_bytes()
   if needed > there:

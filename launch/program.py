@@ -112,6 +112,9 @@ def _read_flags(preset, agent) -> definition.Job:
   if cluster.job_name and config.barrier != 'none':
     cause = '--synchronous' if config.synchronous else agent.name
     raise errors.UserError(f'{cause}: only without --job_name; processes of a cluster cannot take turns')
+  if not agent.can_have_several_learners and (cluster.num_learners > 1 or ',' in cluster.learner_addresses):
+    name = '--num_learners' if cluster.num_learners > 1 else '--learner_addresses'
+    raise errors.UserError(f'{name}: {agent.name} has one learner, which applies the gradient of one worker at a time')
   if population.population_size > 1 and ',' in cluster.learner_addresses:
     raise errors.UserError('--population_size: all learners of a member are in one process; give one address in '
                            '--learner_addresses, and --num_learners for several')

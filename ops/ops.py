@@ -31,6 +31,8 @@ try:
   parameter_snapshot = _ops.parameter_snapshot
   parameter_snapshot_publish = _ops.parameter_snapshot_publish
   parameter_snapshot_latest = _ops.parameter_snapshot_latest
+  parameter_snapshot_hold = _ops.parameter_snapshot_hold
+  parameter_snapshot_let_go = _ops.parameter_snapshot_let_go
   actor_pool = _ops.actor_pool
   actor_pool_attach = _ops.actor_pool_attach
   actor_pool_next_batch = _ops.actor_pool_next_batch
@@ -38,6 +40,7 @@ try:
   actor_pool_next_unroll = _ops.actor_pool_next_unroll
   actor_pool_next_fault = _ops.actor_pool_next_fault
   actor_pool_release = _ops.actor_pool_release
+  actor_pool_release_one = _ops.actor_pool_release_one
   actor_pool_retire = _ops.actor_pool_retire
   actor_pool_statistics = _ops.actor_pool_statistics
   actor_pool_close = _ops.actor_pool_close

@@ -93,8 +93,13 @@ class Definition:
   # may differ. In batches, the components of agent_output have an axis B after their first one, which need not be that
   # of the rows.
   to_send: Callable[[unroll_lib.Unroll, Any], unroll_lib.Unroll] = lambda unroll, config: unroll
+  # Makes each actor a worker that learns, as in A3C. In place of `to_send` it returns what is sent of an unroll, given
+  # (agent with the parameters that acted, unroll, config). Here the observations may differ, too.
+  work: Callable[[Any, unroll_lib.Unroll, Any], unroll_lib.Unroll] | None = None
   # Agent steps of each environment after which actors of the agent's paper fetch new parameters.
   steps_between_fetches: Callable[[Any], int] = lambda config: config.unroll_length
+  # Whether several learners may make each update together.
+  can_have_several_learners: bool = True
   # Agent steps in a full replay in this process, or 0 without one. Its capacity is the setting `replay_capacity`. So
   # the runtime can refuse a replay that does not fit into memory when the first environment is made.
   replay_steps: Callable[[Any], int] = lambda config: 0
@@ -109,6 +114,12 @@ class Definition:
     after_update = self.after_update and functools.partial(self.after_update, agent, config)
     return learner_step.Learner(
         agent, self.loss, self.make_optimizer, config, self.tuned(config), xla, device, after_update)
+
+  def sending(self, config: runtime_config.RuntimeConfig) -> dict[str, Any]:
+    """Returns the arguments of ActorHost.make_pool that say what actors send."""
+    if work := self.work:
+      return {'work': lambda agent, unroll: work(agent, unroll, config)}
+    return {'to_send': lambda unroll: self.to_send(unroll, config)}
 
   def maker(self, host: actor_host.ActorHost, levels: Sequence[str],
             config: runtime_config.RuntimeConfig) -> Callable[[], agent_lib.Agent]:

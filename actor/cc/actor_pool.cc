@@ -154,6 +154,24 @@ void ActorPool::Release() {
   Settle(std::move(outcome));
 }
 
+void ActorPool::ReleaseOne(int32_t actor_id) {
+  Outcome outcome;
+  {
+    MutexLock lock(mutex_);
+    for (auto group = parked_.begin(); group != parked_.end(); ++group) {
+      const auto is_meant = [actor_id](const auto& actor) { return actor->tag.actor_id == actor_id; };
+      const auto actor = std::find_if(group->begin(), group->end(), is_meant);
+      if (actor == group->end()) continue;
+      outcome.ready.push_back(*actor);
+      group->erase(actor);
+      if (group->empty()) parked_.erase(group);
+      if (parked_.empty()) statistics_.blocked_ns += Nanoseconds(Clock::now() - parked_since_);
+      break;
+    }
+  }
+  Settle(std::move(outcome));
+}
+
 Status ActorPool::Retire(int32_t actor_id) {
   if (options_.barrier != Barrier::kNone) {
     return InvalidArgument("a single environment of a pool with a barrier cannot be stopped");

@@ -116,6 +116,9 @@ class ActorPool {
   // For pools with a barrier: lets all actors begin another unroll, once all of them wait with a full one.
   void Release();
 
+  // For pools with Barrier::kUnroll: lets one actor begin another unroll, if it waits with a full one.
+  void ReleaseOne(int32_t actor_id);
+
   // Stops an environment after its current step, if any. It stays stopped, even if its worker is replaced.
   // kInvalidArgument: the pool has a barrier, for which its environments wait together.
   Status Retire(int32_t actor_id);

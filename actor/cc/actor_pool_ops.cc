@@ -83,6 +83,13 @@ REGISTER_OP("ActorPoolRelease")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Pools with a barrier: lets all actors begin another unroll, once all wait with a full one.");
 
+REGISTER_OP("ActorPoolReleaseOne")
+    .Input("handle: resource")
+    .Input("actor_id: int32")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Pools whose barrier is unroll: lets one actor begin another unroll, if it waits with a full one.");
+
 REGISTER_OP("ActorPoolRetire")
     .Input("handle: resource")
     .Input("actor_id: int32")
@@ -252,6 +259,13 @@ absl::Status Release(OpKernelContext*, PoolResource* resource) {
   return absl::OkStatus();
 }
 
+absl::Status ReleaseOne(OpKernelContext* context, PoolResource* resource) {
+  int32_t actor_id;
+  TF_RETURN_IF_ERROR(GetScalar(context, "actor_id", &actor_id));
+  resource->pool.ReleaseOne(actor_id);
+  return absl::OkStatus();
+}
+
 absl::Status Retire(OpKernelContext* context, PoolResource* resource) {
   int32_t actor_id;
   TF_RETURN_IF_ERROR(GetScalar(context, "actor_id", &actor_id));
@@ -277,6 +291,8 @@ REGISTER_KERNEL_BUILDER(Name("ActorPoolCompleteBatch").Device(tensorflow::DEVICE
 REGISTER_KERNEL_BUILDER(Name("ActorPoolNextUnroll").Device(tensorflow::DEVICE_CPU), NextUnrollOp);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolNextFault").Device(tensorflow::DEVICE_CPU), NextFaultOp);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolRelease").Device(tensorflow::DEVICE_CPU), ResourceOp<PoolResource, Release>);
+REGISTER_KERNEL_BUILDER(Name("ActorPoolReleaseOne").Device(tensorflow::DEVICE_CPU),
+                        ResourceOp<PoolResource, ReleaseOne>);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolRetire").Device(tensorflow::DEVICE_CPU), ResourceOp<PoolResource, Retire>);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolStatistics").Device(tensorflow::DEVICE_CPU),
                         ResourceOp<PoolResource, Statistics>);

@@ -1,4 +1,5 @@
 // TensorFlow ops of the parameter snapshot (actor/parameters.py). Inference reads it while the learner writes it.
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -44,6 +45,28 @@ REGISTER_OP("ParameterSnapshotLatest")
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc("Returns the latest published version and tensors. FailedPrecondition before the first.");
 
+REGISTER_OP("ParameterSnapshotHold")
+    .Input("handle: resource")
+    .Input("holders: int32")
+    .Output("version: int64")
+    .Output("parameters: types")
+    .Attr("types: list(type) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc(
+        "Returns what the holders, [n], hold. A holder that holds nothing first takes the latest version. InvalidArgument "
+        "if they hold different versions.");
+
+REGISTER_OP("ParameterSnapshotLetGo")
+    .Input("handle: resource")
+    .Input("holders: int32")
+    .Output("version: int64")
+    .Output("parameters: types")
+    .Attr("types: list(type) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc("As ParameterSnapshotHold, but the holders hold nothing afterwards.");
+
 class SnapshotResource : public tensorflow::ResourceBase {
  public:
   struct Snapshot {
@@ -63,9 +86,18 @@ class SnapshotResource : public tensorflow::ResourceBase {
     return latest_;
   }
 
+  // Returns what a holder holds. If it is nothing, the holder takes the latest. With let_go, it then holds nothing.
+  std::shared_ptr<const Snapshot> Hold(int32_t holder, bool let_go) {
+    MutexLock lock(mutex_);
+    std::shared_ptr<const Snapshot>& held = held_[holder];
+    if (!held) held = latest_;
+    return let_go ? std::move(held) : held;
+  }
+
  private:
   Mutex mutex_;
   std::shared_ptr<const Snapshot> latest_ GUARDED_BY(mutex_);
+  std::map<int32_t, std::shared_ptr<const Snapshot>> held_ GUARDED_BY(mutex_);
 };
 
 class SnapshotOp : public tensorflow::ResourceOpKernel<SnapshotResource> {
@@ -89,8 +121,8 @@ absl::Status Publish(OpKernelContext* context, SnapshotResource* resource) {
   return absl::OkStatus();
 }
 
-absl::Status Latest(OpKernelContext* context, SnapshotResource* resource) {
-  const auto snapshot = resource->latest();
+// Returns a snapshot as the outputs of an op.
+absl::Status Give(const std::shared_ptr<const SnapshotResource::Snapshot>& snapshot, OpKernelContext* context) {
   if (!snapshot) return tensorflow::errors::FailedPrecondition("no parameters have been published yet");
   OpOutputList parameters;
   TF_RETURN_IF_ERROR(context->output_list("parameters", &parameters));
@@ -107,11 +139,28 @@ absl::Status Latest(OpKernelContext* context, SnapshotResource* resource) {
   return absl::OkStatus();
 }
 
+absl::Status Latest(OpKernelContext* context, SnapshotResource* resource) { return Give(resource->latest(), context); }
+
+template <bool let_go>
+absl::Status Hold(OpKernelContext* context, SnapshotResource* resource) {
+  const auto holders = context->input(1).flat<int32_t>();
+  if (holders.size() == 0) return InvalidArgument("holders: want at least one");
+  const auto snapshot = resource->Hold(holders(0), let_go);
+  for (int64_t i = 1; i < holders.size(); ++i) {
+    if (resource->Hold(holders(i), let_go) != snapshot) return InvalidArgument("the holders hold different versions");
+  }
+  return Give(snapshot, context);
+}
+
 REGISTER_KERNEL_BUILDER(Name("ParameterSnapshot").Device(tensorflow::DEVICE_CPU), SnapshotOp);
 REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotPublish").Device(tensorflow::DEVICE_CPU),
                         ResourceOp<SnapshotResource, Publish>);
 REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotLatest").Device(tensorflow::DEVICE_CPU),
                         ResourceOp<SnapshotResource, Latest>);
+REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotHold").Device(tensorflow::DEVICE_CPU),
+                        ResourceOp<SnapshotResource, Hold<false>>);
+REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotLetGo").Device(tensorflow::DEVICE_CPU),
+                        ResourceOp<SnapshotResource, Hold<true>>);
 
 // On a GPU the snapshot is of tensors in its memory, which neither op touches. Only the version is in the host's.
 REGISTER_KERNEL_BUILDER(Name("ParameterSnapshot").Device(tensorflow::DEVICE_GPU).HostMemory("handle"), SnapshotOp);
@@ -121,6 +170,18 @@ REGISTER_KERNEL_BUILDER(
 REGISTER_KERNEL_BUILDER(
     Name("ParameterSnapshotLatest").Device(tensorflow::DEVICE_GPU).HostMemory("handle").HostMemory("version"),
     ResourceOp<SnapshotResource, Latest>);
+REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotHold")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("handle")
+                            .HostMemory("holders")
+                            .HostMemory("version"),
+                        ResourceOp<SnapshotResource, Hold<false>>);
+REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotLetGo")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("handle")
+                            .HostMemory("holders")
+                            .HostMemory("version"),
+                        ResourceOp<SnapshotResource, Hold<true>>);
 
 }  // namespace
 }  // namespace scalable_agents

@@ -89,6 +89,24 @@ class ParameterSnapshotTest(parameterized.TestCase):
     for parameter in latest:
       np.testing.assert_array_equal(parameter, np.full(parameter.shape, 2.))
 
+  def test_holders_keep_what_they_have_taken_until_they_let_go(self):
+    snapshot = parameters.ParameterSnapshot([tf.TensorSpec([2], tf.float32)])
+    give = lambda op, *holders: (int(op(holders)[0]), op(holders)[1][0].numpy().tolist())
+    for op in (snapshot.hold, snapshot.let_go):
+      with self.assertRaisesRegex(tf.errors.FailedPreconditionError, 'no parameters have been published yet'):
+        op([1])
+    for version in (1, 2, 3):
+      snapshot.publish(version, [tf.fill([2], float(version))])
+      self.assertEqual(give(snapshot.hold, 5), (1, [1., 1.]))
+      self.assertEqual(give(snapshot.hold, 5 + version, 5 + version), (version, [version, version]))
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'the holders hold different versions'):
+      snapshot.hold([5, 7])
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'holders: want at least one'):
+      snapshot.hold(tf.zeros([0], tf.int32))
+    self.assertEqual(int(snapshot.let_go([5, 6])[0]), 1)
+    self.assertEqual(give(snapshot.hold, 5, 6, 8), (3, [3., 3.]))
+    self.assertEqual(give(snapshot.hold, 7), (2, [2., 2.]))
+
   def test_only_weights_are_sent_in_bfloat16(self):
     sound = np.float32([[1 / 3, -7e30, np.inf], [1e-30, 1.00390625, -0.]])
     values = [tf.constant(sound), tf.constant([1 / 3]), tf.constant(1 / 3), tf.constant([[16_777_217]]),

@@ -22,10 +22,10 @@ _TIMING = {'wall_seconds', 'frames_per_second', 'bottleneck', 'queue_size', 'inf
            'memory_megabytes'}
 
 
-def learner_calling(before):
+def learner_calling(before, agent=impala.IMPALA):
   """Returns a function that makes learners. They call `before(learner, unroll)` at the start of each step."""
   def make(*args):
-    learner = impala.IMPALA.make_learner(*args)
+    learner = agent.make_learner(*args)
     step = learner.step
 
     def step_after(batch):

@@ -138,6 +138,35 @@ TEST(ActorPoolBarrierTest, ActorsMeetOnlyAtTheEndsOfUnrolls) {
   EXPECT_EQ(pool.Act(), std::vector<int>({0, 1}));  // Both go on.
 }
 
+TEST(ActorPoolBarrierTest, OneActorIsReleasedAlone) {
+  FakeWorker worker(3, 1);
+  TestPool pool(3, 1, 3, Barrier::kUnroll);
+  ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
+  pool->ReleaseOne(1);  // It does not wait, so nothing happens.
+  worker.Answer(worker.Await());
+  EXPECT_EQ(pool.Act(), std::vector<int>({0, 1, 2}));
+  worker.Answer(worker.Await());
+  Checker checker(1);
+  for (int i = 0; i < 3; ++i) checker.Check(pool.AwaitUnroll());
+  pool.AskForBatch();
+  EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());
+  pool->ReleaseOne(7);  // There is none.
+  pool->ReleaseOne(1);
+  const auto batch = pool.batches.Wait();
+  ASSERT_TRUE(batch.has_value());
+  ASSERT_EQ(batch->batch.items.size(), 1);
+  EXPECT_EQ(batch->batch.items[0]->tag.actor_id, 1);
+  ASSERT_TRUE(pool.Complete(batch->batch).ok());
+  worker.Answer(worker.Await());
+  const DeliveredUnroll unroll = pool.AwaitUnroll();
+  checker.Check(unroll);
+  EXPECT_GT(pool->GetStatistics().blocked_ns, 0);
+  for (int actor : {2, 0, 1}) {
+    pool->ReleaseOne(actor);
+    EXPECT_EQ(pool.Act(), std::vector<int>({actor}));
+  }
+}
+
 TEST(ActorPoolBarrierTest, WithoutDynamicBatchingEachActorIsAlone) {
   FakeWorker worker(3, 1);
   TestPool pool(3, 2, 1, Barrier::kUnroll, 60000, 1, false);
