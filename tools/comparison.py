@@ -3,7 +3,7 @@
 reward_scales.py and off_policy.py have the experiments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import concurrent.futures
 import csv
 import dataclasses
@@ -30,12 +30,18 @@ _POINTS = 60  # Points of a curve.
 
 
 class Line(NamedTuple):
-  """Runs that differ only in their seeds."""
+  """Runs that differ only in their seeds. Name and panel together differ from those of the other lines."""
   name: str
   binary: str
   levels: Sequence[str]
   optimal_returns: Sequence[float]  # Of each level.
   flags: Sequence[str] = ()
+  panel: str = ''  # The title of the panel that shows the line. '': it is in the panel of each task.
+
+  @property
+  def full_name(self) -> str:
+    """The name and the panel."""
+    return ', '.join(filter(None, (self.name, self.panel)))
 
 
 class Experiment(NamedTuple):
@@ -93,7 +99,7 @@ def _read_curve(line: Line, frames: int, logdir: str) -> Curve:
   return Curve(np.array([row['environment_frames'] for row in rows]), returns / line.optimal_returns)
 
 
-def _mean(curve: Curve, measured: float) -> np.ndarray:
+def mean_share(curve: Curve, measured: float) -> np.ndarray:
   """Returns the mean shares of the last part of the run: [tasks]."""
   return curve.shares[curve.frames >= (1 - measured) * curve.frames[-1]].mean(axis=0)
 
@@ -119,29 +125,40 @@ def _at(curve: Curve, frames: np.ndarray) -> np.ndarray:
   return np.transpose([np.interp(frames, curve.frames, shares) for shares in curve.shares.T])
 
 
-def draw(tasks: Sequence[str], curves: dict[str, list[Curve]], file: str):
-  """Draws a panel per task. A line is the mean over seeds, and the area around it extends from worst to best.
+def draw(panels: Mapping[str, Mapping[str, Sequence[Curve]]], file: str):
+  """Draws panels. A line is the mean over seeds, and the area around it extends from worst to best.
 
   Args:
-    tasks: the names of the tasks.
-    curves: name of a line -> its curves, one of each seed.
+    panels: title of a panel -> name of a line -> its curves of one task, one of each seed.
     file: the picture's file.
   """
-  picture = figure.Figure(figsize=(max(1 + 4 * len(tasks), 7.5), 3.8), dpi=100, layout='constrained')
-  panels = picture.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
-  for task, axes in enumerate(panels):
-    for number, (name, of_seeds) in enumerate(curves.items()):
+  picture = figure.Figure(figsize=(max(1 + 4 * len(panels), 7.5), 3.8), dpi=100, layout='constrained')
+  grid = picture.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+  styles = {name: drawing.line_style(number)
+            for number, name in enumerate(dict.fromkeys(name for lines in panels.values() for name in lines))}
+  for axes, (title, lines) in zip(grid, panels.items(), strict=True):
+    for name, of_seeds in lines.items():
       frames = _points(of_seeds[0])
-      shares = np.array([_at(curve, frames)[:, task] for curve in of_seeds])
-      drawing.mean_and_range(axes, frames, shares, name, drawing.line_style(number))
-    axes.set_title(tasks[task], loc='left', fontsize=10)
+      shares = np.array([_at(curve, frames)[:, 0] for curve in of_seeds])
+      drawing.mean_and_range(axes, frames, shares, name, styles[name])
+    axes.set_title(title, loc='left', fontsize=10)
     axes.set_xlabel('environment frames')
     axes.set_ylim(top=1.1)
     drawing.frames_axis(axes)
     drawing.plain(axes, 'both')
-  panels[0].set_ylabel('return / optimal return')
-  drawing.title_and_legend(picture, 'Mean over seeds, and from the worst seed to the best', panels)
+  grid[0].set_ylabel('return / optimal return')
+  drawing.title_and_legend(picture, 'Mean over seeds, and from the worst seed to the best', grid)
   drawing.save(picture, file)
+
+
+def _panels(experiment: Experiment, curves: Mapping[str, Sequence[Curve]]) -> dict[str, dict[str, list[Curve]]]:
+  """Returns the argument of `draw`, given the curves of each line."""
+  found = {}
+  for line in experiment.lines:
+    for number, task in enumerate(experiment.tasks):
+      found.setdefault(line.panel or task, {})[line.name] = [
+          Curve(curve.frames, curve.shares[:, [number]]) for curve in curves[line.full_name]]
+  return found
 
 
 def _print_results(experiment: Experiment, waiting: dict[str, list[concurrent.futures.Future]]
@@ -151,18 +168,20 @@ def _print_results(experiment: Experiment, waiting: dict[str, list[concurrent.fu
   print(f'{head:<48}' + ''.join(f'{task:<24}' for task in experiment.tasks))
   for name, of_seeds in waiting.items():
     curves[name] = [curve.result() for curve in of_seeds]
-    last = np.array([_mean(curve, experiment.measured) for curve in curves[name]])
+    last = np.array([mean_share(curve, experiment.measured) for curve in curves[name]])
     cells = (f'{shares.mean():.2f} ({shares.min():.2f} to {shares.max():.2f})' for shares in last.T)
     print(f'{name:<48}' + ''.join(f'{cell:<24}' for cell in cells), flush=True)
   return curves
 
 
-def run(experiment: Experiment, config: Config):
+def run(experiment: Experiment, config: Config) -> dict[str, list[Curve]]:
   """Runs an experiment, prints the table and writes the files.
 
   Args:
     experiment: what to compare.
     config: the flags.
+  Returns:
+    Full name of a line -> its curves, one of each seed.
   Raises:
     errors.UserError: a run ended with an error, or was interrupted.
   """
@@ -171,7 +190,7 @@ def run(experiment: Experiment, config: Config):
   device_report.tell()
   pool = concurrent.futures.ThreadPoolExecutor(config.parallel)
   try:
-    waiting = {line.name: [
+    waiting = {line.full_name: [
         pool.submit(train, experiment, line, seed, frames,
                     os.path.join(folder, f'{config.experiment}_{index}_seed_{seed}'))
         for seed in range(1, config.seeds + 1)] for index, line in enumerate(experiment.lines)}
@@ -180,5 +199,6 @@ def run(experiment: Experiment, config: Config):
     pool.shutdown(cancel_futures=True)  # After an error, runs that have not begun do not begin.
   file = os.path.join(folder, config.experiment)
   _write_curves(experiment, curves, f'{file}.csv')
-  draw(experiment.tasks, curves, f'{file}.png')
+  draw(_panels(experiment, curves), f'{file}.png')
   print(f'wrote {file}.csv and {file}.png')
+  return curves

@@ -105,9 +105,9 @@ def _draw(curves: dict[str, np.ndarray], frames: int, file: str):
   def middles(shares):
     return (np.arange(len(shares)) + 0.5) * frames / len(shares)
 
-  comparison.draw(['quiz'], {
+  comparison.draw({'quiz': {
       name: [comparison.Curve(middles(shares), shares[:, np.newaxis]) for shares in of_seeds]
-      for name, of_seeds in curves.items()}, file)
+      for name, of_seeds in curves.items()}}, file)
 
 
 def main():

@@ -100,10 +100,38 @@ class RewardScalesTest(parameterized.TestCase):
     experiment = off_policy.EXPERIMENTS['corrections']
     flags = {(line.name, *line.flags) for line in experiment.lines}
     self.assertEqual(flags, {
-        (f'{name}, {kind} replay', f'--off_policy_correction={value}', f'--replay_share={share}')
+        (f'{name}, {kind} replay', '--policy_lag=60', f'--off_policy_correction={value}', f'--replay_share={share}')
         for name, value in (('V-trace', 'vtrace'), ('1-Step', 'one_step'), ('epsilon-correction', 'epsilon'),
                             ('No-correction', 'none'))
         for kind, share in (('without', 0), ('with', 0.5))})
+
+  def test_samples_are_sorted_by_their_scores_at_the_end(self):
+    """Appendix E. A panel has a variant's samples; sample i of variant v with seed s ends at 0.4 v + 0.1 i + 0.01 s."""
+    folder, lines = self.create_tempdir().full_path, off_policy.EXPERIMENTS['action_values'].lines
+
+    def read_metrics(logdir):
+      index, seed = map(int, re.fullmatch(r'action_values_(\d+)_seed_(\d)', os.path.basename(logdir)).groups())
+      variant, sample = divmod(index, 8)
+      self.assertEqual(lines[index].flags[-1], f'--sweep_index={sample}')
+      share = 0.4 * variant + 0.1 * (sample % 4) + 0.01 * seed
+      return [{'environment_frames': frames, 'episode_return/catch': value}
+              for frames, value in ((50, 0.), (100, share))]
+
+    config = off_policy.OffPolicyConfig(experiment='action_values', seeds=2, frames=100, output=folder)
+    with contextlib.redirect_stdout(io.StringIO()) as screen, mock.patch.object(
+        off_policy.run_flags, 'config_from_flags', return_value=config), mock.patch.object(
+            comparison.device_report, 'read', return_value='on a card'), mock.patch.object(
+                subprocess, 'run', return_value=subprocess.CompletedProcess([], 0, '')), mock.patch.object(
+                    comparison.run_rows, 'read_metrics', read_metrics), mock.patch.object(
+                        comparison.drawing, 'save') as save:
+      off_policy.main()
+    self.assertIn('sample 3, r + γ V of the next state', screen.getvalue())
+    panels, ranked = (call.args[0] for call in save.call_args_list)
+    self.assertEqual([axes.get_title('left') for axes in panels.axes],
+                     ['r + γ v of the next state', 'r + γ V of the next state'])
+    self.assertEqual([text.get_text() for text in panels.legends[0].get_texts()], [f'sample {i}' for i in range(8)])
+    np.testing.assert_allclose([line.get_ydata() for line in ranked.axes[0].lines if len(line.get_ydata()) == 8], [
+        np.repeat([0.3, 0.2, 0.1, 0.], 2) + 0.4 * variant + 0.015 for variant in range(2)])
 
   def test_the_optimal_returns_are_those_of_the_levels(self):
     for experiment in (reward_scales.EXPERIMENTS | off_policy.EXPERIMENTS).values():
