@@ -171,6 +171,7 @@ class ActorHost:
     self.observation_spec = {name: tf.TensorSpec(shape, dtype, name)
                              for name, (dtype, shape) in self.specification.observation.items()}
     self._has_pool = False
+    self._refreshed_at_step = 0
     self._starvation = starvation.Starvation()
     self.is_starved = False
     self._threads: list[threading.Thread] = []
@@ -292,6 +293,14 @@ class ActorHost:
       with contextlib.suppress(psutil.Error):  # A worker may end at this moment.
         total += process.memory_full_info().pss
     return total * 1e-6
+
+  def refresh_is_due(self, steps: int) -> bool:
+    """Returns whether the environments have made `steps` agent steps each, on average, since it last returned True."""
+    now = self.pool.statistics().steps
+    if now - self._refreshed_at_step < steps * self.num_environments:
+      return False
+    self._refreshed_at_step = now
+    return True
 
   def watch_cores(self):
     """Sets `is_starved` for the time since the last call."""

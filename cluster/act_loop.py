@@ -56,15 +56,8 @@ class ActLoop:
       raise errors.UserError(f'--level_name: {error}') from error
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0,
                  held=host.num_environments if job.agent.work else 0)
-    match membership.parameter_refresh:
-      case cluster_config.PAPER:
-        refresh = job.agent.steps_between_fetches(config)
-      case cluster_config.UNROLL:
-        refresh = config.unroll_length
-      case steps:
-        refresh = int(steps)
-    self._steps_between_refreshes = refresh * host.num_environments
-    self._refreshed_at_step = 0
+    refresh_steps = cluster_config.refresh_steps(
+        membership, job.agent.steps_between_fetches(config), config.unroll_length)
     addresses = membership.learner_addresses.split(',')
     task = number % len(addresses)  # Learners have the first numbers, so tasks 0, 1, ... take the learners in turn.
     self._stop = threading.Event()
@@ -73,7 +66,7 @@ class ActLoop:
     self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # Time, totals, steps at the last report.
     self._learner = remote_learner.RemoteLearner(
         addresses[task], task, settings, host.unroll_spec, host.parameter_specs, config.queue_size,
-        self._parameters_are_due, self._report, self._line.message, self._stop.set, host.device,
+        lambda: host.refresh_is_due(refresh_steps), self._report, self._line.message, self._stop.set, host.device,
         membership.parameter_precision, relay_port, membership.parameters_from,
         # Gradients that wait on their way grow old.
         largest_push=1 if job.agent.work else learner_connection.LARGEST_PUSH)
@@ -115,13 +108,6 @@ class ActLoop:
 
   def _is_over(self):
     return self._stop.is_set() or self._signals.count > 0
-
-  def _parameters_are_due(self):
-    steps = self._host.pool.statistics().steps
-    if steps - self._refreshed_at_step < self._steps_between_refreshes:
-      return False
-    self._refreshed_at_step = steps
-    return True
 
   def _report(self, totals):
     """Returns the report for the learner. Its rates are means since the last report."""

@@ -14,7 +14,7 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
 JOBS = ('learner', 'actor')
-PAPER, UNROLL = 'paper', 'unroll'  # Values of --parameter_refresh.
+AUTO, PAPER, UNROLL = 'auto', 'paper', 'unroll'  # Values of --parameter_refresh.
 _MAX_REFRESH_STEPS = 1_000_000
 _MAX_LEARNERS = 64  # Learners of one process. Each has a GPU.
 _HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Bits of an actor_id, which is an int32.
@@ -44,9 +44,10 @@ class ClusterConfig:
       'each update together, and each takes --batch_size unrolls for it, like learners at several '
       '--learner_addresses. Section 3.', at_least=1, at_most=_MAX_LEARNERS)
   parameter_refresh: str = setting(
-      PAPER, "An actor host fetches new parameters at most this often: unroll for once per unroll, a number of agent "
+      AUTO, "A process's actors take new parameters at most this often: unroll for once per unroll, a number of agent "
       "steps of each environment, or paper for what the agent's paper has. That is once per unroll for IMPALA (section "
-      '3), and 100 agent steps for R2D2 (section 2.3: 400 frames).', free=True)
+      '3), and 100 agent steps for R2D2 (section 2.3: 400 frames). auto: actor hosts as in the paper, and on the '
+      "learner's machine the newest parameters in each batch of inference.", free=True)
   parameter_precision: str = setting(
       'float32', 'Data type in which weights travel to actor hosts: float32, or bfloat16, which halves their bytes. '
       'Biases and other vectors always travel as they are. The paper does not round weights.',
@@ -91,9 +92,30 @@ def validate(config: ClusterConfig) -> None:
     require(_all_differ([config.parameters_from, *config.learner_addresses.split(',')]), 'parameters_from',
             'the address of an actor host with --relay_port, not of a learner')
   refresh = config.parameter_refresh
-  require(refresh in (PAPER, UNROLL)
+  require(refresh in (AUTO, PAPER, UNROLL)
           or refresh.isdecimal() and len(refresh) < 8 and 1 <= int(refresh) <= _MAX_REFRESH_STEPS,
-          'parameter_refresh', f'{PAPER}, {UNROLL}, or a number of agent steps from 1 to {_MAX_REFRESH_STEPS}')
+          'parameter_refresh', f'{AUTO}, {PAPER}, {UNROLL}, or a number of agent steps from 1 to {_MAX_REFRESH_STEPS}')
+
+
+def refresh_steps(config: ClusterConfig, papers: int, unroll_length: int) -> int:
+  """Returns how many agent steps of each environment lie between two refreshes of a process's parameters.
+
+  Args:
+    config: the process's part in a cluster.
+    papers: the agent steps in the agent's paper.
+    unroll_length: agent steps of an unroll.
+  Returns:
+    The steps. 0: each batch of inference has the newest parameters.
+  """
+  match config.parameter_refresh:
+    case 'auto':
+      return papers if config.job_name == 'actor' else 0
+    case 'paper':
+      return papers
+    case 'unroll':
+      return unroll_length
+    case steps:
+      return int(steps)
 
 
 def host_number(config: ClusterConfig) -> int:

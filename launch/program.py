@@ -189,8 +189,10 @@ def _train(job):
       if job.population.population_size > 1:
         make_member = functools.partial(population_member.Member, config=job.population, levels=job.levels,
                                         seed=job.config.seed, directory=directory)
+      refresh_steps = cluster_config.refresh_steps(
+          job.cluster, job.agent.steps_between_fetches(job.config), job.config.unroll_length)
       trainer = train_loop.Trainer(host, job, directory, screen, make_member=make_member, port=port,
-                                   strategy=strategy, make_evaluations=make_evaluations)
+                                   strategy=strategy, make_evaluations=make_evaluations, refresh_steps=refresh_steps)
       try:
         trainer.train()
       finally:

@@ -1,6 +1,7 @@
 """Publishes the parameters that actors act with."""
 
 import collections
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -20,7 +21,7 @@ class Publisher:
   """
 
   def __init__(self, learner: learner_step.Learner, policy_lag: int, device: str, shared_name: str = '',
-               precision: str = 'float32'):
+               precision: str = 'float32', is_due: Callable[[], bool] = lambda: True):
     """Makes the snapshots. Nothing is published yet.
 
     Args:
@@ -30,6 +31,7 @@ class Publisher:
       device: where this process acts.
       shared_name: the name of a further snapshot, for other processes; see ParameterSnapshot. '': there is none.
       precision: the data type of weights in that snapshot; see parameters.sent_specs.
+      is_due: called after each update. This process's actors get new parameters if it returns True.
     """
     self._learner = learner
     self._variables = list(learner.agent.acting_variables)
@@ -38,26 +40,28 @@ class Publisher:
     sent = parameters_lib.sent_specs(specs, precision)
     self._shared = parameters_lib.ParameterSnapshot(sent, shared_name=shared_name) if shared_name else None
     self._sent_types = tuple(spec.dtype for spec in sent)
+    self._is_due = is_due
     self._recent = collections.deque(maxlen=policy_lag + 1)
     self.version = 0
 
   def begin(self):
     """Publishes the first parameters. Must be called when a checkpoint, if there is one, has been restored."""
     self.version = int(self._learner.version())
-    self._publish()
+    self._publish(is_due=True)
 
   def publish(self):
     """Publishes the parameters. Must be called after each update."""
     self.version += 1
-    self._publish()
+    self._publish(self._is_due())
 
-  def _publish(self):
+  def _publish(self, is_due):
     with tf.device(self._variables[0].device):  # Otherwise a function returns what it reads to the host.
       parameters = self._read()
       self._recent.append((self.version, parameters))
       version, oldest = self._recent[0]
       sent = parameters_lib.cast(oldest, self._sent_types) if self._shared else []  # Once for all actor hosts.
-    self.parameters.publish(version, oldest)
+    if is_due:
+      self.parameters.publish(version, oldest)
     if self._shared:
       self._shared.publish(version, sent)
 

@@ -131,7 +131,7 @@ class Trainer:
   def __init__(self, host: actor_host.ActorHost, job: definition.Job, directory: run_directory.Run, stream: TextIO,
                learner_device: str | None = None, make_member: Callable[..., Any] | None = None,
                port: Port | None = None, strategy: tf.distribute.Strategy | None = None,
-               make_evaluations: Callable[..., Evaluations] | None = None):
+               make_evaluations: Callable[..., Evaluations] | None = None, refresh_steps: int = 0):
     """Builds everything and restores the latest checkpoint.
 
     Args:
@@ -146,6 +146,8 @@ class Trainer:
       strategy: the strategy of several learners.
       make_evaluations: called with the run directory, the environment frames of the run's last evaluation, and a
         function that shows the user a line. None if there are no evaluations during training.
+      refresh_steps: this process's actors take new parameters after so many agent steps of each environment; 0 for the
+        newest ones in each batch.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       errors.UserError: the agent cannot be made for these environments, or the machine has too little memory.
@@ -167,7 +169,9 @@ class Trainer:
                  len(self._together.devices), host.num_environments if job.agent.work else 0)
     self._publisher = publisher_lib.Publisher(
         self.learner, config.policy_lag, device if host.is_idle else host.device, port.parameters_name if port else '',
-        job.cluster.parameter_precision if port else 'float32')
+        job.cluster.parameter_precision if port else 'float32',
+        # A replay's replayers take parameters too, also where no environment makes steps.
+        lambda: not refresh_steps or host.is_idle or host.refresh_is_due(refresh_steps))
     self._intake, self._experience = self._make_experience()
     statistics = run_log.make_statistics(levels)
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))

@@ -54,6 +54,7 @@ _PAPER: dict[str, dict[str, dict[str, Any]]] = {  # Family -> suite -> setting -
 }
 # R2D2: other values that the paper has. Its actors fetch parameters every 400 environment frames.
 _R2D2_ALSO = {'parameter_refresh': '100'}
+_REFRESHES = (cluster_config.PAPER, cluster_config.UNROLL)
 # LASER's sweep on Atari, section 5.1.
 _LASER_GRID = {'learning_rate': (3e-4, 6e-4, 1.2e-3), 'entropy_cost': (5e-3, 1e-2, 2e-2)}
 _RELEASED, _FIGURE_D1 = 'soft_asymmetric', 'optimistic_asymmetric'  # Forms of the asymmetric reward.
@@ -116,8 +117,9 @@ def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent)
     return not value  # Figure F.1: the population tunes the learning rate, which is not annealed.
   if name == 'full_action_set' and not agent.experts:
     return True  # An agent for several games always has all actions.
-  if name in paper and value == paper[name] or name == 'parameter_refresh' and value == cluster_config.UNROLL:
-    return True  # Once per unroll was the default of older runs.
+  # Once per unroll, and as in the paper, were defaults of older runs.
+  if name in paper and value == paper[name] or name == 'parameter_refresh' and value in _REFRESHES:
+    return True
   if name == 'reward_transform' and paper[name] == _RELEASED:
     return value == _FIGURE_D1  # The paper's form. The default is the released code's form.
   if agent.family == runs_lib.R2D2:

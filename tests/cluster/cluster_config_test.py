@@ -36,9 +36,9 @@ class SettingsTest(parameterized.TestCase):
       (dict(learner_timeout_seconds=0), '--learner_timeout_seconds=0: want a whole number from 1 to 86400'),
       (dict(num_learners=0), '--num_learners=0: want a whole number from 1 to 64'),
       (dict(parameter_refresh='0'),
-       '--parameter_refresh=0: want paper, unroll, or a number of agent steps from 1 to 1000000'),
-      (dict(parameter_refresh='-1'), '--parameter_refresh=-1: want paper, unroll, .*'),
-      (dict(parameter_refresh='often'), '--parameter_refresh=often: want paper, unroll, .*'),
+       '--parameter_refresh=0: want auto, paper, unroll, or a number of agent steps from 1 to 1000000'),
+      (dict(parameter_refresh='-1'), '--parameter_refresh=-1: want auto, paper, unroll, .*'),
+      (dict(parameter_refresh='often'), '--parameter_refresh=often: want auto, paper, unroll, .*'),
       (dict(parameter_precision='float16'), '--parameter_precision=float16: want one of float32, bfloat16'),
       (dict(relay_port=80), '--relay_port=80: want it only with --job_name=actor'),
       (dict(job_name='learner', learner_addresses='a:80', parameters_from='b:80'),
@@ -51,6 +51,13 @@ class SettingsTest(parameterized.TestCase):
   def test_what_is_not(self, settings, message):
     with self.assertRaisesRegex(ValueError, f'^{message}$'):
       cluster_config.validate(cluster_config.ClusterConfig(**settings))
+
+  @parameterized.parameters(
+      ('auto', '', 0), ('auto', 'learner', 0), ('auto', 'actor', 100), ('paper', '', 100), ('paper', 'actor', 100),
+      ('unroll', '', 20), ('7', 'learner', 7), ('7', 'actor', 7))
+  def test_steps_between_refreshes(self, refresh, job, steps):
+    config = cluster_config.ClusterConfig(parameter_refresh=refresh, job_name=job)
+    self.assertEqual(cluster_config.refresh_steps(config, papers=100, unroll_length=20), steps)
 
   @parameterized.parameters(('host:80', 'host', 80), ('10.0.0.1:65535', '10.0.0.1', 65535), ('[::1]:1', '[::1]', 1))
   def test_split_address(self, address, host, port):

@@ -115,6 +115,12 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     self.assertRegex(self.screen.getvalue(), r'score -?[\d.]+ %')
     self.assertEqual({episode.level for episode in run_rows.read_episodes(trainer.logdir)}, set(games))
 
+  @parameterized.parameters((0, [0, 0, 0, 0, 0, 0]), (10, [0, 1, 0, 1, 0, 1]), (15, [0, 1, 2, 0, 1, 2]),
+                            (12, [0, 1, 2, 0, 1, 2]))
+  def test_actors_refresh_their_parameters_after_so_many_steps_of_each(self, steps, lags):
+    """Each environment makes 5 steps per update, and new parameters come with an update."""
+    self.assertEqual([row['policy_lag'] for row in self.rows(updates=6, refresh_steps=steps)], lags)
+
   @parameterized.parameters((0, 4), (3, 4), (2, 16))
   def test_actors_play_with_the_parameters_of_policy_lag_updates_ago(self, lag, num_environments):
     """Checks the versions in the unrolls, their logits, and the published parameters at the start of each update.
