@@ -33,8 +33,8 @@ _CONFIGS = (
 
 class FlagsTest(parameterized.TestCase):
 
-  @parameterized.parameters('environments.md', 'fidelity.md', 'install.md', 'laser.md', 'popart.md', 'python.md',
-                            'r2d2.md', 'suites.md')
+  @parameterized.parameters('a3c.md', 'environments.md', 'fidelity.md', 'install.md', 'laser.md', 'popart.md',
+                            'python.md', 'r2d2.md', 'suites.md')
   def test_every_flag_exists(self, page):
     known = {field.name for config in _CONFIGS for field in dataclasses.fields(config)}
     known |= {f'no{name}' for name in known} | {'help', 'config'}  # --config is a flag of Bazel.
