@@ -38,24 +38,25 @@ _CORRECTIONS = {'V-trace': 'vtrace', '1-Step': 'one_step', 'epsilon-correction':
 _LAGS = (0, 15, 60)  # Updates. A run without replay makes about 160.
 _STALE, _REPLAY = f'--policy_lag={_LAGS[-1]}', '--replay_share=0.5'
 _SAMPLES = 8         # Of the sweep's 24.
+# With fewer updates of lag, or a lower learning rate, all but No-correction learn equally fast.
+_RATES = ('--learning_rate=3e-3', '--entropy_cost=0.003')
 
 
 def _line(name: str, flags: Sequence[str], panel: str = '') -> comparison.Line:
   return comparison.Line(name, 'impala_atari57', ('catch',), (1,), flags, panel)
 
 
-def _experiment(lines: Sequence[comparison.Line], measured: float = 1.) -> comparison.Experiment:
-  # With fewer updates of lag, or a lower learning rate, all but No-correction learn equally fast.
+def _experiment(lines: Sequence[comparison.Line], rates: Sequence[str] = _RATES,
+                measured: float = 1.) -> comparison.Experiment:
   flags = ('--torso=shallow', '--num_environments=16', '--num_environment_workers=1', '--batch_size=32',
-           '--unroll_length=8', '--learning_rate=3e-3', '--nolearning_rate_decay', '--entropy_cost=0.003',
-           '--synchronous')
-  return comparison.Experiment(('catch',), 40_000, flags, lines, measured)
+           '--unroll_length=8', '--nolearning_rate_decay', '--synchronous')
+  return comparison.Experiment(('catch',), 40_000, (*flags, *rates), lines, measured)
 
 
 def _samples(variants: Mapping[str, Sequence[str]]) -> comparison.Experiment:
   """Returns an experiment with a panel for each variant, and in it a line for each sample of the hyper-parameters."""
   return _experiment([_line(f'sample {index}', (*flags, f'--sweep_index={index}'), name)
-                      for name, flags in variants.items() for index in range(_SAMPLES)], measured=0.1)
+                      for name, flags in variants.items() for index in range(_SAMPLES)], rates=(), measured=0.1)
 
 
 EXPERIMENTS = {

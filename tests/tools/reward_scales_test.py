@@ -13,6 +13,7 @@ from absl.testing import parameterized
 from matplotlib import image
 import numpy as np
 
+from scalable_agents.agents import sweeps
 from scalable_agents.environments import registry
 from scalable_agents.records import errors
 from scalable_agents.tools import comparison
@@ -132,6 +133,13 @@ class RewardScalesTest(parameterized.TestCase):
     self.assertEqual([text.get_text() for text in panels.legends[0].get_texts()], [f'sample {i}' for i in range(8)])
     np.testing.assert_allclose([line.get_ydata() for line in ranked.axes[0].lines if len(line.get_ydata()) == 8], [
         np.repeat([0.3, 0.2, 0.1, 0.], 2) + 0.4 * variant + 0.015 for variant in range(2)])
+
+  def test_hyper_parameters_of_a_sample_have_no_flag(self):
+    for experiment in off_policy.EXPERIMENTS.values():
+      for line in experiment.lines:
+        flags = {flag.partition('=')[0].removeprefix('--') for flag in (*experiment.flags, *line.flags)}
+        self.assertNotEqual('sweep_index' in flags, 'learning_rate' in flags)
+        self.assertTrue('sweep_index' not in flags or flags.isdisjoint(sweeps.IMPALA.ranges))
 
   def test_the_optimal_returns_are_those_of_the_levels(self):
     for experiment in (reward_scales.EXPERIMENTS | off_policy.EXPERIMENTS).values():
