@@ -6,11 +6,12 @@
 Prints the table and writes it as Markdown and CSV. //tables:impala, //tables:popart_impala, //tables:r2d2 and
 //tables:laser are this program for one paper:
 
-  impala         Espeholt et al. 2018: tables 2, 3, 4, B.1 and C.1, figures 4 to 6, B.1 and E.1 to E.4. The table
-                 "sweep" lists the samples of a sweep, best first, also of A3C and batched A2C. --figures draws learning
-                 curves and bars of scores per level. For tables 2 and sweep: the best samples' curves, the stability,
-                 and the variants of --action_values. Without a table: training scores on a suite against frames and
-                 hours, and per level, of any agents.
+  impala         Espeholt et al. 2018: tables 1, 2, 3, 4, B.1 and C.1, figures 4 to 6, B.1 and E.1 to E.4. Table 1
+                 compares speeds: --throughput has the file of //tools:throughput. The table "sweep" lists the samples
+                 of a sweep, best first, also of A3C and batched A2C. --figures draws learning curves and bars of scores
+                 per level. For tables 2 and sweep: the best samples' curves, the stability, and the variants of
+                 --action_values. Without a table: training scores on a suite against frames and hours, and per level,
+                 of any agents.
   popart_impala  Hessel et al. 2019: the summary of results, and figures 1 to 5: training scores and returns,
                  statistics, scores per level.
   r2d2           Kapturowski et al. 2019: tables 1, 3 and 4. Figures: runs with --measure_delta_q (figure 1), also with
@@ -44,6 +45,7 @@ from scalable_agents.tables.papers import paper_tables
 from scalable_agents.tables.papers import popart_tables
 from scalable_agents.tables.papers import r2d2_tables
 from scalable_agents.tables.papers import sweep
+from scalable_agents.tables.papers import throughput_table
 from scalable_agents.tables.results import runs as runs_lib
 
 _SWEEP = 'sweep'
@@ -63,6 +65,8 @@ class _Paper(NamedTuple):
 
 
 def _impala_table(number: str, runs: _Runs) -> layout.Table:
+  if number == throughput_table.NUMBER:
+    return throughput_table.table(())
   if number not in _OF_SAMPLES:
     table = paper_tables.TABLES[number]
     return paper_tables.make(table, *paper_tables.gather(table, runs))
@@ -79,7 +83,7 @@ def _impala_pictures(number: str, runs: _Runs) -> Mapping[str, Any]:
 
 _PAPERS = {
     'impala': _Paper(
-        (off_policy_table.NUMBER, *paper_tables.TABLES, _SWEEP),
+        (throughput_table.NUMBER, off_policy_table.NUMBER, *paper_tables.TABLES, _SWEEP),
         lambda table: ('impala',) if table and table != _SWEEP else (),
         lambda table: bool(table) and table not in _OF_SAMPLES, _impala_table, _impala_pictures,
         'these runs have nothing to draw: want runs on a suite or its levels that have finished episodes'),
@@ -109,6 +113,8 @@ class TablesConfig:
                           "A sweep may be of any agent with IMPALA's settings, also of one that is not in the "
                           'registry; tables of r2d2 may have runs of IMPALA, and figures '
                           'of laser runs of other agents. Without it, the table has only the numbers of the paper.')
+  throughput: str = setting('', 'With --table=1 of impala: the file throughput.json of //tools:throughput. Without it, '
+                                'the table has only the numbers of the paper.')
   output: str = setting('results', 'Folder to write to.')
   figures: bool = setting(False, 'Also draw the figures for which these runs have the data.')
 
@@ -122,6 +128,11 @@ def validate(config: TablesConfig):
   if not config.table and not config.figures:
     wanted = f'one of {", ".join(known)}' if len(known) > 1 else known[0]
     raise ValueError(f'--table=: want {wanted}, or --figures')
+  is_speed = (config.paper, config.table) == ('impala', throughput_table.NUMBER)
+  if config.throughput and not is_speed:
+    raise ValueError('--throughput: only with --table=1 of impala')
+  if is_speed and (config.runs or config.figures):
+    raise ValueError('--table=1: want neither --runs nor --figures; //tools:throughput measures it')
   if config.paper == 'impala' and config.table:
     if not config.runs and (config.table == _SWEEP or config.table in _OF_SAMPLES and config.figures):
       raise ValueError('--runs: want the runs of a sweep')
@@ -155,8 +166,10 @@ def main():
   runs = files.read_runs(config.runs, paper.evaluated(config.table), paper.agents(config.table))
   folder = files.make_folder(config.output)
   if config.table:
+    made = (throughput_table.table(throughput_table.read(run_flags.user_path(config.throughput))) if config.throughput
+            else paper.table(config.table, runs))
     name = _SWEEP if config.table == _SWEEP else f'{paper.prefix}table_{config.table}'
-    files.write(paper.table(config.table, runs), folder, name)
+    files.write(made, folder, name)
   for file in draw(config, runs, folder) if config.figures else []:
     print(f'wrote {file}')
 

@@ -34,7 +34,7 @@ _ARROWS = {  # Package -> the other packages that it may import.
     'tables/figures': 'environments records population tables/results tables/papers',
     'tables': 'environments records processes population agents tables/results tables/papers tables/figures',
     'tools': ('environments records processes actor learner replay experience training cluster launch agents benchmark '
-              'tables tables/figures tables/results'),
+              'tables tables/figures tables/papers tables/results'),
 }
 _TENSORFLOW = {'keras', 'sonnet', 'tensorflow', 'tensorflow_probability', 'tf_keras'}
 _WORKER = 'actor/environment_worker.py'

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import csv
 import io
+import json
 import os
 import pathlib
 from unittest import mock
@@ -117,6 +118,19 @@ class TablesTest(parameterized.TestCase):
                                   and 'frames' not in column)
     self.assertEqual(found, printed)
 
+  def test_table_1_of_impala_has_speeds(self):
+    file = os.path.join(self.runs, 'throughput.json')
+    measured = {'task': 'pong', 'architecture': ['single_machine', 'Batched A2C (sync step)', 0], 'level': 'pong',
+                'frames_per_second': [4., 6.]}
+    pathlib.Path(file).write_text(json.dumps({'measured': [measured]}), encoding='utf-8')
+    for flags, lines in (({}, 22), ({'throughput': file}, 33)):
+      screen, written = self._run('impala', '1', **flags)
+      self.assertCountEqual(written, ['table_1.md', 'table_1.csv'])
+      rows = _rows(os.path.join(self.output, 'table_1.csv'))
+      self.assertLen(rows, lines)
+      self.assertRegex(screen, r'A3C 32 workers +\| 0 +\| +6500 \|')
+    self.assertEqual([float(row['here: frames/s']) for row in rows if row['here: frames/s']], [5.])
+
   def test_runs_and_pictures_of_the_program_as_a_user_starts_it(self):
     for seed in (1, 2):
       means = {level: 10. * seed for level in scores.SUITES['dmlab30'].test_levels}
@@ -209,10 +223,14 @@ class TablesTest(parameterized.TestCase):
                                     'laser_ablations.png', 'laser_rejected.png'])
 
   @parameterized.parameters(
-      ('impala', {}, '--table=: want one of 2, 3, 4, B.1, C.1, sweep'),
-      ('impala', {'table': '5'}, '--table=5: want one of 2, 3, 4, B.1, C.1, sweep'),
+      ('impala', {}, '--table=: want one of 1, 2, 3, 4, B.1, C.1, sweep'),
+      ('impala', {'table': '5'}, '--table=5: want one of 1, 2, 3, 4, B.1, C.1, sweep'),
       ('impala', {'table': '2', 'figures': True}, '--runs: want the runs of a sweep'),
       ('impala', {'table': 'sweep'}, '--runs: want the runs of a sweep'),
+      ('impala', {'table': '1', 'figures': True}, '--table=1: want neither --runs nor --figures; '),
+      ('impala', {'table': '3', 'throughput': 'file'}, '--throughput: only with --table=1 of impala'),
+      ('r2d2', {'table': '1', 'throughput': 'file'}, '--throughput: only with --table=1 of impala'),
+      ('impala', {'table': '1', 'throughput': '/none'}, '--throughput=/none: want throughput.json of '),
       ('popart_impala', {}, '--table=: want 1, or --figures'), ('r2d2', {}, '--table=: want one of 1, 3, 4, or --'),
       ('laser', {}, '--table=: want one of 1, 2, or --figures'),
       ('laser', {'table': '3'}, '--table=3: want one of 1, 2'),

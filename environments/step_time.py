@@ -1,0 +1,71 @@
+"""A task whose steps and resets take a given time, to measure what waits for what (level `dm_env:...step_time:make`).
+
+A level's name has the arguments, for example
+`dm_env:scalable_agents.environments.step_time:make?mean_ms=20&variation=0.5`. The time passes asleep, so a few cores
+suffice for many environments.
+"""
+
+import time
+
+import dm_env
+from dm_env import specs
+import numpy as np
+
+from scalable_agents.environments import base
+
+
+class StepTime(base.Environment):
+  """Nothing happens but time. The observation is {'vector': float32 [1]}, always 1; rewards are 0; one of 2 actions."""
+
+  def __init__(self, *, seed: int, mean_ms: float = 20., variation: float = 0., episode_steps: float = 1000.,
+               has_varying_length: bool = False, reset_ms: float = 0.):
+    """Makes the environment.
+
+    Args:
+      seed: of the times and lengths.
+      mean_ms: mean time of a step, in milliseconds, >= 0.
+      variation: standard deviation of a step's time divided by its mean, >= 0. The time has a gamma distribution.
+      episode_steps: mean length of an episode in agent steps, >= 1.
+      has_varying_length: whether an episode may end after each step with the same probability. Otherwise all episodes
+        have the same length.
+      reset_ms: time that the start of an episode takes, in milliseconds, >= 0.
+    Raises:
+      ValueError: an argument is out of its range.
+    """
+    for name, value, least in (('mean_ms', mean_ms, 0), ('variation', variation, 0), ('reset_ms', reset_ms, 0),
+                               ('episode_steps', episode_steps, 1)):
+      if not value >= least:
+        raise ValueError(f'{name}={value}: want at least {least}')
+    super().__init__(2, {'vector': specs.BoundedArray((1,), np.float32, 0.0, 1.0, name='vector')})
+    self._random = np.random.RandomState(seed % 2**32)
+    self._mean, self._variation, self._reset = mean_ms / 1000, variation, reset_ms / 1000
+    self._episode_steps, self._has_varying_length = episode_steps, has_varying_length
+    self._steps_left = 0
+
+  def render(self) -> np.ndarray:
+    """Returns a white picture, uint8 [32, 32, 3]."""
+    return np.full((32, 32, 3), 255, np.uint8)
+
+  def seconds(self) -> float:
+    """Draws the time of a step."""
+    if not self._variation:
+      return self._mean
+    shape = self._variation**-2  # The mean is shape * scale, and the variance shape * scale**2.
+    return self._mean / shape * self._random.standard_gamma(shape)
+
+  def _start_episode(self):
+    time.sleep(self._reset)
+    self._steps_left = (self._random.geometric(1 / self._episode_steps) if self._has_varying_length
+                        else round(self._episode_steps))
+    return {'vector': np.ones(1, np.float32)}
+
+  def _advance(self, action):
+    time.sleep(self.seconds())
+    self._steps_left -= 1
+    step = dm_env.transition if self._steps_left else dm_env.termination
+    return step(reward=0.0, observation={'vector': np.ones(1, np.float32)})
+
+
+def make(seed: int, **arguments) -> StepTime:
+  """Makes the environment; see StepTime."""
+  return StepTime(seed=seed, **arguments)
