@@ -32,7 +32,7 @@ from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
-_AGENTS = tuple(name for name, preset in registry.PRESETS.items() if preset.agent == registry.AGENTS['laser'])
+AGENTS = tuple(name for name, preset in registry.PRESETS.items() if preset.agent == registry.AGENTS['laser'])
 # The agent of a smaller sweep has the values in the middle first. Section 5.1.
 _GRID = sorted(itertools.product((3e-4, 6e-4, 1.2e-3), (5e-3, 1e-2, 2e-2)),
                key=lambda cell: (cell[0] != 6e-4) + (cell[1] != 1e-2))
@@ -46,7 +46,7 @@ class SweepConfig:
 
   agents: int = setting(9, 'Number of agents. The paper has 9 on Atari and 10 on DMLab-30.', at_least=1,
                         at_most=settings.MAX_PROCESSES)
-  agent: str = setting('laser_atari57', "The agents' binary: " + ' or '.join(_AGENTS) + '.', choices=_AGENTS)
+  agent: str = setting('laser_atari57', "The agents' binary: " + ' or '.join(AGENTS) + '.', choices=AGENTS)
   share: bool = setting(True, 'Whether the agents share a replay. Otherwise each has its own.')
   logdir: str = setting('runs/laser_sweep', "The folder of the agents' run directories and of the replay. If it has a "
                         'sweep already, the sweep is resumed.')
@@ -94,8 +94,13 @@ def commands(config: SweepConfig, others: Sequence[str], address: str) -> tuple[
     common.append(f'--shared_replay={address}')
   agents = {f'agent_{index:02}': [*registry.command(config.agent), *common, *flags_of(config, index)]
             for index in range(config.agents)}
-  return agents, ['-m', 'scalable_agents.agents.laser_replay', f'--shared_replay={address}',
-                  f'--logdir={os.path.join(run_flags.user_path(config.logdir), "replay")}']
+  return agents, replay_command(address, run_flags.user_path(config.logdir))
+
+
+def replay_command(address: str, folder: str) -> list[str]:
+  """Returns the arguments after `python` of the replay that the runs in a folder share."""
+  return ['-m', 'scalable_agents.agents.laser_replay', f'--shared_replay={address}',
+          f'--logdir={os.path.join(folder, "replay")}']
 
 
 def main(others: Sequence[str]):

@@ -3,11 +3,13 @@
   bazel run //agents:population -- --agent=impala_dmlab30 --population_size=8 --dataset_path=IMAGES
   bazel run //agents:population -- --agent=impala_atari57 --level_name=atari57 --total_environment_frames=11_400_000_000
   bazel run //agents:population -- --agent=popart_impala_atari57
-  bazel run //agents:population -- --agent=laser_dmlab30 --shared_replay=localhost:20000 --dataset_path=IMAGES
+  bazel run //agents:population -- --agent=laser_dmlab30 --share_replay --dataset_path=IMAGES
 
 The program starts the members POPULATION/member_00, member_01, ... with samples of the agent's sweep as
 hyper-parameters (agents/sweeps.py). With --seed=1, member i has sample i; with --seed=0, too. Populations whose seeds
 are at least 1, and at least the population's size apart, are independent.
+With --share_replay, LASER's members share a replay (Schmitt et al. 2020, figure 3), which this program serves in
+POPULATION/replay. They run at equal speed then: whoever is ahead waits.
 It restarts members that die. The same command resumes. Flags that this program does not define go to every member.
 
 Each member is a training process with environments of its own, so 24 members need a large machine. Set
@@ -23,8 +25,10 @@ from collections.abc import Sequence
 import dataclasses
 import sys
 
+from scalable_agents.agents import laser_sweep
 from scalable_agents.agents import registry
 from scalable_agents.population import population_launcher
+from scalable_agents.processes import free_ports
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import settings
@@ -32,6 +36,7 @@ from scalable_agents.records.settings import setting
 
 # The launcher sets these flags of the members, besides the flags of LauncherConfig.
 _OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index')
+_SHARED = 'shared_replay'  # It sets this one if the members share a replay.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +53,8 @@ class LauncherConfig:
   seed: int = setting(1, "Member 0's random seed. Member i has this seed + i, and starts with the sample of "
                       'hyper-parameters of this number - 1.', at_least=0,
                       at_most=settings.MAX_SEED - settings.MAX_PROCESSES)
+  share_replay: bool = setting(False, 'Whether the members share a replay, which this program serves. Only for ' +
+                               ' and '.join(laser_sweep.AGENTS) + '.')
 
 
 def size_of(config: LauncherConfig) -> int:
@@ -68,22 +75,29 @@ def validate(config: LauncherConfig):
     raise ValueError("--population_size=1: want at least 2, or 0 for the paper's number")
   if not config.logdir:
     raise ValueError('--logdir=: want a folder')
+  if config.share_replay and config.agent not in laser_sweep.AGENTS:
+    raise ValueError(f'--share_replay: want --agent={" or ".join(laser_sweep.AGENTS)}, got {config.agent}')
 
 
 def main(others: Sequence[str]):
   """Runs the population. `others` are the flags for all members."""
   config = run_flags.config_from_flags(LauncherConfig, validate)
   for flag in others:
-    if flag.lstrip('-').partition('=')[0] in _OURS:
+    if flag.lstrip('-').partition('=')[0] in (*_OURS, *[_SHARED] * config.share_replay):
       raise errors.UserError(f'{flag}: the population sets this flag of its members by itself')
   folder = run_flags.user_path(config.logdir)
+  services, shared = {}, []
+  if config.share_replay:
+    address = f'127.0.0.1:{free_ports.find(1)[0]}'
+    services = {'replay': [sys.executable, *laser_sweep.replay_command(address, folder)]}
+    shared = [f'--{_SHARED}={address}']
 
   def flags_of(index):
-    return [*others, f'--sweep_index={first_sample(config) + index}', f'--seed={config.seed + index}',
+    return [*others, *shared, f'--sweep_index={first_sample(config) + index}', f'--seed={config.seed + index}',
             '--nolearning_rate_decay']
 
   program = [sys.executable, *registry.command(config.agent)]
-  given_up = population_launcher.launcher(program, folder, size_of(config), flags_of, sys.stdout).run()
+  given_up = population_launcher.launcher(program, folder, size_of(config), flags_of, sys.stdout, services).run()
   print(population_launcher.summary(folder), flush=True)
   if given_up:
     raise errors.UserError(f'{folder}: not started again: {", ".join(given_up)}; the same command tries again')

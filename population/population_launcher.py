@@ -3,7 +3,7 @@
 This is a convenience. Members need only each other's files (population/population_directory.py).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from scalable_agents.population import population_directory
@@ -11,7 +11,7 @@ from scalable_agents.processes import run_launcher
 
 
 def launcher(program: Sequence[str], folder: str, size: int, flags_of: Callable[[int], Sequence[str]],
-             stream: TextIO) -> run_launcher.Launcher:
+             stream: TextIO, services: Mapping[str, Sequence[str]] = {}) -> run_launcher.Launcher:
   """Returns a launcher of the members. It has started nothing yet.
 
   Args:
@@ -19,11 +19,11 @@ def launcher(program: Sequence[str], folder: str, size: int, flags_of: Callable[
     folder: the folder of the members' run directories.
     size: number of members.
     flags_of: returns a member's flags, given its index. `--logdir` and `--population_size` are added.
-    stream: see run_launcher.Launcher.
+    stream, services: see run_launcher.Launcher.
   """
   commands = {population_directory.member_name(index): [*program, *flags_of(index), f'--population_size={size}']
               for index in range(size)}
-  return run_launcher.Launcher(commands, folder, stream)
+  return run_launcher.Launcher(commands, folder, stream, services)
 
 
 def summary(folder: str) -> str:

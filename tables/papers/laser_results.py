@@ -146,10 +146,13 @@ def assign(runs: Sequence[runs_lib.Run]) -> tuple[dict[str, list[runs_lib.Run]],
       found[name] += group
   notes = []
   if others:
-    notes.append('None of these agents (want runs of LASER on single games of Atari-57, or on dmlab30): '
+    notes.append('None of these agents (want runs of LASER on single games of Atari-57, or on dmlab30, or of '
+                 'popart_impala_dmlab30 --use_pixel_control): '
                  + ', '.join(run.logdir for run in others))
   left_out = {}  # Directory -> variant.
   for name, group in found.items():
+    if name == laser_published.PIXEL_POPART:
+      continue
     fewest = min((len(laser_variants.ablations(run)) for run in group), default=0)
     more = [run for run in group if len(laser_variants.ablations(run)) > fewest]
     left_out |= {run.logdir: ', '.join(laser_variants.ablations(run)) for run in more}
@@ -161,13 +164,19 @@ def assign(runs: Sequence[runs_lib.Run]) -> tuple[dict[str, list[runs_lib.Run]],
 
 
 def _is_papers(run: runs_lib.Run) -> bool:
-  """Returns whether a run is of LASER, and on levels of the paper."""
+  """Returns whether a run is of LASER or PopArt-IMPALA with pixel control, and on levels of the paper."""
+  if run.agent == 'popart_impala':
+    flags = run.flags
+    return (flags['level_name'] == 'dmlab30' and bool(flags.get('use_pixel_control'))
+            and flags.get('value_normalization') == 'popart' and not flags.get('replay_share'))
   is_game = runs_lib.suite_of(run) is scores.SUITES['atari57'] and runs_lib.is_expert(run)
   return run.agent == runs_lib.LASER and (is_game or run.flags['level_name'] == 'dmlab30')
 
 
 def _names_of(group: Sequence[runs_lib.Run]) -> list[str]:
   """Returns the agents to which runs on one level with equal settings belong."""
+  if group[0].agent != runs_lib.LASER:
+    return [laser_published.PIXEL_POPART]
   is_shared = laser_sweeps.is_shared(group[0])
   if group[0].flags['level_name'] == 'dmlab30':
     return [laser_published.SHARED_DMLAB if is_shared else laser_published.OWN_DMLAB]

@@ -38,13 +38,12 @@ _PRINTED = {row['agent']: row for row in published.rows('popart_table_1.csv')}
 # "Efficient multi-task learning in simulation" says this of the network and of rollouts. "Implementation notes" refer
 # to the IMPALA paper, whose Atari agent has no LSTM and unrolls of 20 steps.
 _TEXT = (('use_lstm', True), ('unroll_length', 100))
-_POPART_SETTINGS = (('value_normalization', 'popart'), ('popart_decay', 3e-4), ('popart_second_moment', 'literal'))
 
 
 @functools.cache
 def _agent(name: str, benchmark: str) -> published.Agent:
   """Returns an agent of the table. "Implementation notes" and "Experiments"."""
-  popart = _POPART_SETTINGS if name == POPART else ()
+  popart = published.POPART_SETTINGS if name == POPART else ()
   if benchmark == _DMLAB:
     return published.Agent(name, 'dmlab30', False, 'deep', True, 10_000_000_000, 8, 1,
                            (*popart, ('action_set', 'popart')))

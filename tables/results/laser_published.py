@@ -11,6 +11,7 @@ SINGLE_200M = 'LASER, no sweep, 200M'
 OWN_50M = 'LASER, own replays, 50M'  # A sweep whose agents have a replay each. The paper prints no scores per game.
 RAINBOW = 'Rainbow, 200M'
 SHARED_DMLAB, OWN_DMLAB = 'LASER, shared replay', 'LASER, own replays'
+PIXEL_POPART = 'PopArt-IMPALA+PixelControl'  # Trained by the authors of LASER, so it is not in the PopArt paper.
 
 
 class Row(NamedTuple):
@@ -20,7 +21,7 @@ class Row(NamedTuple):
   frames: int   # Environment frames, per game on Atari-57.
   measure: str  # Field of scores.SuiteScore.
   printed: float
-  ours: str | None  # Name of the agent in PAPER; None if this project's LASER is another one.
+  ours: str | None  # Name of the agent in PAPER; None if it is an agent of another paper.
 
 
 _OURS = {  # Agent in table 1, suite, millions of frames -> name in PAPER.
@@ -30,6 +31,7 @@ _OURS = {  # Agent in table 1, suite, millions of frames -> name in PAPER.
     ('LASER: Shared Experience Replay', 'atari57', 200): SHARED_200M,
     ('LASER: Experience Replay', 'dmlab30', 10_000): OWN_DMLAB,
     ('LASER: Shared Experience Replay', 'dmlab30', 10_000): SHARED_DMLAB,
+    ('PopArt-IMPALA+PixelControl (their implementation)', 'dmlab30', 10_000): PIXEL_POPART,
 }
 
 
@@ -60,10 +62,16 @@ def _dmlab_agent(name: str) -> published.Agent:
   return published.Agent(name, 'dmlab30', False, 'deep', True, 10_000_000_000, 10, 1, (), runs_lib.LASER)
 
 
+# The paper does not say how many of these it trained. The PopArt paper has populations of 8.
+_PIXEL_POPART = published.Agent(
+    PIXEL_POPART, 'dmlab30', False, 'deep', True, 10_000_000_000, 8, 1,
+    (*published.POPART_SETTINGS, ('action_set', 'popart'), ('use_pixel_control', True)))
+
+
 PAPER = published.Paper(
     agents=(  # Their population is the number of agents in the sweep.
         _agent(SHARED_50M, 50_000_000), _agent(SHARED_200M, 200_000_000), _agent(SINGLE_200M, 200_000_000, 1, _SINGLE),
-        _agent(OWN_50M, 50_000_000), _dmlab_agent(SHARED_DMLAB), _dmlab_agent(OWN_DMLAB)),
+        _agent(OWN_50M, 50_000_000), _dmlab_agent(SHARED_DMLAB), _dmlab_agent(OWN_DMLAB), _PIXEL_POPART),
     summaries={suite: {name: {row.measure: row.printed for row in ROWS if row.ours == name}
                        for name in dict.fromkeys(row.ours for row in ROWS if row.ours and row.suite == suite)}
                for suite in scores.SUITES},

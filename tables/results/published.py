@@ -11,6 +11,10 @@ from scalable_agents.environments import suite
 rows = functools.partial(suite.rows, folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'data'))
 
 
+# PopArt-IMPALA's settings that differ from IMPALA's. Hessel et al. 2019, "Implementation notes".
+POPART_SETTINGS = (('value_normalization', 'popart'), ('popart_decay', 3e-4), ('popart_second_moment', 'literal'))
+
+
 class Agent(NamedTuple):
   """An agent of a paper that this project can train."""
   name: str        # In the paper's table. For the IMPALA paper: table 3 or 4.

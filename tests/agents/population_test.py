@@ -1,20 +1,27 @@
 """Tests populations of real training processes: the binary from the user's side, and that exploitation helps."""
 
+import contextlib
+import io
 import os
+import re
 import statistics
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
+from scalable_agents.agents import laser_sweep
 from scalable_agents.agents import population
 from scalable_agents.agents import sweeps
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.population import population_directory
+from scalable_agents.population import population_launcher
 from scalable_agents.processes import python_path
+from scalable_agents.processes import run_flags
 from scalable_agents.records import run_directory
 from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
@@ -97,11 +104,30 @@ class BinaryTest(parameterized.TestCase):
     self.assertEqual(samples[1][7], tuple(sweeps.IMPALA.draw(7).values()))
     self.assertLen({*samples[1], *samples[101], *samples[201]}, 3 * 24)
 
+  def test_members_share_a_replay(self):
+    config = population.LauncherConfig(agent='laser_atari57', population_size=2, share_replay=True, logdir='/folder')
+    with mock.patch.object(run_flags, 'config_from_flags', return_value=config), \
+         mock.patch.object(population_launcher, 'launcher') as launcher, \
+         mock.patch.object(population_launcher, 'summary', return_value=''), contextlib.redirect_stdout(io.StringIO()):
+      launcher.return_value.run.return_value = []
+      population.main(['--torso=shallow'])
+    program, folder, size, flags_of, _, services = launcher.call_args.args
+    self.assertEqual((program[-1], folder, size), ('scalable_agents.agents.laser_atari57', '/folder', 2))
+    address, = re.findall('--shared_replay=(\\S+)', ' '.join(services['replay']))
+    self.assertEqual(services['replay'][1:], laser_sweep.replay_command(address, '/folder'))
+    for index in range(2):
+      self.assertContainsSubset(['--torso=shallow', f'--shared_replay={address}', f'--sweep_index={index}'],
+                                flags_of(index))
+
   @parameterized.parameters(
       (['--agent=ape_x_atari57'], '--agent=ape_x_atari57: want module:NAME or one of impala_atari57, .*dmlab30'),
       (['--population_size=1'], "--population_size=1: want at least 2, or 0 for the paper's number"),
       (['--seed=-1'], '--seed=-1: want a whole number from 0 to 2147482623'),
       (['--logdir='], '--logdir=: want a folder'),
+      (['--share_replay', '--agent=popart_impala_dmlab30'],
+       '--share_replay: want --agent=laser_atari57 or laser_dmlab30, got popart_impala_dmlab30'),
+      (['--share_replay', '--agent=laser_dmlab30', '--shared_replay=here:1'],
+       '--shared_replay=here:1: the population sets this flag of its members by itself'),
       (['--torso', 'deep', '--population_size=2'],
        'deep: no such argument; flags begin with -- (--help shows them)'),
       (['--mode=test'], '--mode=test: the population sets this flag of its members by itself'),

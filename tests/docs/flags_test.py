@@ -2,7 +2,9 @@
 
 import dataclasses
 import re
+import shlex
 
+from absl import flags
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -16,7 +18,9 @@ from scalable_agents.agents import registry
 from scalable_agents.cluster import cluster_config
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
+from scalable_agents.launch import preset_flags
 from scalable_agents.population import population_config
+from scalable_agents.processes import run_flags
 from scalable_agents.tables import population as population_figure
 from scalable_agents.tables import tables
 from scalable_agents.tests import source_tree
@@ -59,6 +63,43 @@ class FlagsTest(parameterized.TestCase):
       for share, batch_size in flags:
         online, _ = configs.LaserConfig(batch_size=batch_size, replay_share=share).split_batch()
         self.assertEqual(online, of_agent, (share, batch_size))
+
+  def test_commands_of_lasers_tables_are_accepted(self):
+    """Every program accepts the flags of its commands, and so do the agents that a launcher starts."""
+    text = (source_tree.ROOT / 'docs' / 'laser.md').read_text(encoding='utf-8')
+    text = text[text.index('## The paper'):text.index('Table 1 has the paper')]
+    commands = re.findall(r'bazel run //(\w+):(\w+) -- ((?:.*\\\n)*.*)', text)
+    programs = [program for _, program, _ in commands]
+    self.assertEqual(programs, ['laser_atari57', *5 * ['laser_sweep'], *3 * ['population'], 'laser', 'laser'])
+    for _, program, arguments in commands:
+      words = [word for word in shlex.split(arguments.replace('$game', 'pong')) if word != '\n']
+      if program == 'laser':
+        self._parse(tables.TablesConfig(), words)
+      elif program in registry.PRESETS:
+        self._check_agent(program, words)
+      else:
+        module = laser_sweep if program == 'laser_sweep' else population
+        values, others = self._parse(
+            laser_sweep.SweepConfig() if module is laser_sweep else population.LauncherConfig(), words, True)
+        config_class = laser_sweep.SweepConfig if module is laser_sweep else population.LauncherConfig
+        config = run_flags.config_from_flags(config_class, module.validate, flag_values=values)
+        self._check_agent(config.agent, others)
+
+  def _parse(self, config, words, takes_others=False):
+    """Returns the values of the flags, and the other arguments."""
+    values = flags.FlagValues()
+    run_flags.define(config, values)
+    others = values(['program', *words], known_only=takes_others)[1:]
+    self.assertTrue(takes_others or not others, others)
+    return values, others
+
+  def _check_agent(self, name, words):
+    values = flags.FlagValues()
+    preset = registry.PRESETS[name]
+    preset_flags.define(preset, values)
+    self.assertEqual(values(['program', *words]), ['program'])
+    for config in (preset.config, preset.protocol, preset.run):
+      run_flags.config_from_flags(type(config), flag_values=values)
 
 
 if __name__ == '__main__':

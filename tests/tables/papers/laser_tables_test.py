@@ -26,12 +26,12 @@ _SINGLE = {'batch_size': 256, 'replay_share': 0.875, 'replay_capacity': 15 * _M,
 class LaserTablesTest(run_directories.TestCase):
 
   def _make(self, name, returns, level='pong', config=_PRESETS['laser_atari57'].config,
-            protocol=_PRESETS['laser_atari57'].protocol, **others):
+            protocol=_PRESETS['laser_atari57'].protocol, agent='laser', **others):
     """Makes a run that was started with the flags of a binary, and `others`. It has 200 episodes of these returns."""
     flags = binary_flags.of(config, protocol, **{'level_name': level, 'total_environment_frames': 50 * _M} | {
         setting: value for setting, value in others.items() if setting != 'frames'})
     returns = returns if isinstance(returns, (list, dict)) else 200 * [returns]
-    run_directories.laser(self.folder, name, returns, defaults=flags, frames=others.get('frames'))
+    run_directories.laser(self.folder, name, returns, defaults=flags, frames=others.get('frames'), agent=agent)
 
   def _table(self, number='2'):
     """Returns a table as a dict of its first columns -> column -> value, and the notes."""
@@ -150,7 +150,8 @@ class LaserTablesTest(run_directories.TestCase):
     run_directories.single_game(self.folder, 'impala', agent='impala')
     for number in laser_tables.NUMBERS:
       self.assertEqual(self._table(number)[1][-1], 'None of these agents (want runs of LASER on single games of '
-                                                   'Atari-57, or on dmlab30): catch, impala, two')
+                                                   'Atari-57, or on dmlab30, or of popart_impala_dmlab30 '
+                                                   '--use_pixel_control): catch, impala, two')
 
   def test_dmlab30_has_training_scores(self):
     levels = scores.SUITES['dmlab30'].levels
@@ -165,6 +166,20 @@ class LaserTablesTest(run_directories.TestCase):
       self.assertAlmostEqual(row['this run'].value.mean, score)
       self.assertEqual(row['run'], 'scaled down: 2 of 10 agents')
     self.assertEqual(self._table('2')[1][-1], 'Not Atari: agent_0, agent_1')
+
+  def test_popart_with_pixel_control_has_training_scores(self):
+    levels = scores.SUITES['dmlab30'].levels
+    preset = _PRESETS['popart_impala_dmlab30']
+    for index, (score, others) in enumerate((
+        (0.4, {}), (0.5, {}), (0.9, {'use_pixel_control': False}), (0.9, {'value_normalization': 'none'}))):
+      flags = {'use_pixel_control': True, 'population_size': 8, 'learning_rate_decay': False} | others
+      self._make(f'population_{index}/member_00', {level: [_mean(level, score)] * 100 for level in levels}, 'dmlab30',
+                 preset.config, preset.protocol, agent='popart_impala', total_environment_frames=10_000 * _M, **flags)
+    rows, notes = self._table('1')
+    row = rows['PopArt-IMPALA+PixelControl (their implementation)', 'DMLab-30, 10B frames', 'mean capped (%)']
+    self.assertAlmostEqual(row['this run'].value.mean, 45.)  # Of two populations.
+    self.assertEqual(row['run'], 'scaled down: 1 of 8 agents')
+    self.assertIn('population_2/member_00, population_3/member_00', notes[-2] + notes[-1])
 
   def test_every_setting_departs_that_is_not_free(self):
     free = binary_flags.FREE | {'save_replay', 'shared_replay', 'trust_region_threshold'}
