@@ -7,8 +7,9 @@ without learning. The program measures the size of an unroll and the CPU time th
 these it computes the rate, and the number of actors, at which the learner's cores or network are fully used. Then many
 hosts fetch parameters from one learner: in float32, in bfloat16, and through relays. The hosts have no environments,
 and eight of them share a process; each relay has a process of its own. The program measures what the learner sends and
-its CPU time, and computes how many hosts fill its network, their unrolls included. The last line of the output is a
-JSON object with all numbers.
+its CPU time, and computes how many hosts fill its network, their unrolls included. At last the hosts fetch from two
+learners: all parameters from one of them, or half of the parameters from each. The last line of the output is a JSON
+object with all numbers.
 """
 
 from concurrent import futures
@@ -52,6 +53,7 @@ _ENVIRONMENTS = (1, 4, 32)  # Numbers of environments of a host for which capaci
 _UPDATE_SECONDS = 0.05      # The paper's fastest learner makes 19.5 updates per second.
 _FETCH_SECONDS = 4.         # Seconds between two fetches of a host. Faster ones would fill a small machine's cores.
 _HOSTS_PER_PROCESS = 8
+_LEARNERS = 2               # Of the last measurement.
 _QUEUE_SIZE, _BATCH_SIZE = 1, 32
 _WARM_UP_SECONDS = 2.
 _PATIENCE_SECONDS = 60.
@@ -70,7 +72,7 @@ class ClusterScalingConfig:
   actor_frames_per_second: float = setting(
       500., 'Environment frames per second of one actor, which is a core with one environment.', at_least=1,
       at_most=1_000_000_000)
-  hosts: int = setting(64, 'Number of hosts that fetch parameters.', at_least=1, at_most=1_000)
+  hosts: int = setting(64, 'Number of hosts that fetch parameters.', at_least=2, at_most=1_000)
   relays: int = setting(8, 'How many of them are relays in one of the measurements.', at_least=1, at_most=1_000)
 
 
@@ -142,12 +144,12 @@ class ParameterCost(NamedTuple):
   cpu_per_second: float    # CPU seconds per second in the learner's process, publishing included.
 
 
-def _serve_parameters(address, precision, hosts, seconds):
+def _serve_parameters(address, parameters, precision, hosts, seconds):
   """Publishes parameters, once all hosts have come, for this number of seconds. Returns a ParameterCost."""
   port = learner_port.LearnerPort(cluster_config.ClusterConfig('learner', address), {})
-  specs = parameters_lib.sent_specs(_PARAMETERS, precision)
+  specs = parameters_lib.sent_specs(parameters, precision)
   snapshot = parameters_lib.ParameterSnapshot(specs, shared_name=learner_port.PARAMETERS)
-  values, types = [tf.random.normal(spec.shape) for spec in _PARAMETERS], tuple(spec.dtype for spec in specs)
+  values, types = [tf.random.normal(spec.shape) for spec in parameters], tuple(spec.dtype for spec in specs)
   version = 0
 
   def publish_for(seconds):
@@ -159,7 +161,7 @@ def _serve_parameters(address, precision, hosts, seconds):
       time.sleep(_UPDATE_SECONDS)
 
   publish_for(_UPDATE_SECONDS)
-  port.offer(_spec('Atari'), _PARAMETERS)
+  port.offer(_spec('Atari'), parameters)
   patience = time.monotonic() + _PATIENCE_SECONDS
   while (there := port.metrics()['actor_hosts']) < hosts:
     if time.monotonic() > patience:
@@ -173,15 +175,16 @@ def _serve_parameters(address, precision, hosts, seconds):
   return ParameterCost(_num_bytes(specs), megabytes * 1e6, cpu_per_second)
 
 
-def _fetch(address, numbers, precision, parameters_from, relay_port):
-  """Runs hosts with these numbers that fetch parameters until the process is killed."""
+def _fetch(addresses, parameters, numbers, precision, parameters_from, relay_port):
+  """Runs hosts with these numbers that fetch parameters, from each address, until the process is killed."""
   parent_death.signal_at_parents_end(signal.SIGKILL)
   served = relay.RelayPort(relay_port) if relay_port else None
   for number in numbers:
-    host = _Host(number, 'relayed' if parameters_from else 'direct')
-    remote_learner.RemoteLearner(
-        address, 0, {}, _spec('Atari'), _PARAMETERS, _QUEUE_SIZE, host.is_due, host.report, print, lambda: None,
-        parameter_precision=precision, relay_port=served, parameters_from=parameters_from).start()
+    for address in addresses:
+      host = _Host(number, 'relayed' if parameters_from else 'direct')
+      remote_learner.RemoteLearner(
+          address, 0, {}, _spec('Atari'), parameters, _QUEUE_SIZE, host.is_due, host.report, print, lambda: None,
+          parameter_precision=precision, relay_port=served, parameters_from=parameters_from).start()
   threading.Event().wait()
 
 
@@ -190,7 +193,8 @@ class _Host:
 
   def __init__(self, number, kind):
     self._number, self._name = number, f'{kind}_{number}'
-    self._due_at = time.monotonic() + random.uniform(0, _FETCH_SECONDS)  # Hosts do not fetch at the same time.
+    # Hosts do not fetch at the same time, but each fetches from all its learners at once.
+    self._due_at = time.monotonic() + random.Random(number).uniform(0, _FETCH_SECONDS)
     self._reported = time.monotonic(), 0
 
   def is_due(self):
@@ -216,22 +220,54 @@ def measure_parameters(hosts: int, relays: int, precision: str, seconds: float) 
     seconds: seconds to measure.
   """
   learner, *relay_ports = free_ports.find(1 + relays)
-  address = f'localhost:{learner}'
+  addresses = [f'localhost:{learner}']
+  fetches = [(addresses, _PARAMETERS, range(number, number + 1), precision, '', port)
+             for number, port in enumerate(relay_ports)]
+  for index, numbers in enumerate(_groups(range(relays, hosts))):
+    source = f'localhost:{relay_ports[index % relays]}' if relays else ''
+    fetches.append((addresses, _PARAMETERS, numbers, precision, source, 0))
+  cost, = _measure_parameters([(addresses[0], _PARAMETERS, precision, hosts, seconds)], fetches)
+  return cost
+
+
+def measure_learners(hosts: int, learners: int, in_pieces: bool, seconds: float) -> list[ParameterCost]:
+  """Measures what float32 parameters cost each of several learners, which have no other contact with each other.
+
+  Args:
+    hosts: number of hosts.
+    learners: number of learners.
+    in_pieces: whether each host fetches an equal part of the parameters from each learner. Otherwise it fetches all
+      parameters from one learner, which is one of the learners in turn.
+    seconds: seconds to measure.
+  """
+  addresses = [f'localhost:{port}' for port in free_ports.find(learners)]
+  if in_pieces:
+    pieces = [tf.TensorSpec([spec.shape[0] // learners, *spec.shape[1:]]) for spec in _PARAMETERS]
+    servers = [(address, pieces, 'float32', hosts, seconds) for address in addresses]
+    fetches = [(addresses, pieces, numbers, 'float32', '', 0) for numbers in _groups(range(hosts))]
+  else:
+    servers = [(address, _PARAMETERS, 'float32', hosts // learners, seconds) for address in addresses]
+    fetches = [([address], _PARAMETERS, numbers, 'float32', '', 0) for index, address in enumerate(addresses)
+               for numbers in _groups(range(index, hosts, learners))]
+  return _measure_parameters(servers, fetches)
+
+
+def _groups(numbers):
+  """Splits the numbers of hosts into those of one process each."""
+  return [numbers[first:first + _HOSTS_PER_PROCESS] for first in range(0, len(numbers), _HOSTS_PER_PROCESS)]
+
+
+def _measure_parameters(servers, fetches):
+  """Runs a learner and a process with hosts for each tuple of arguments. Returns the cost of each learner."""
   context = multiprocessing.get_context('forkserver')  # Importing TensorFlow for each process would take a minute.
   context.set_forkserver_preload(['scalable_agents.tools.cluster_scaling'])
-  groups = [(range(number, number + 1), '', port) for number, port in enumerate(relay_ports)]
-  others = range(relays, hosts)
-  for index, first in enumerate(range(0, len(others), _HOSTS_PER_PROCESS)):
-    source = f'localhost:{relay_ports[index % relays]}' if relays else ''
-    groups.append((others[first:first + _HOSTS_PER_PROCESS], source, 0))
-  fetchers = [context.Process(target=_fetch, args=(address, numbers, precision, source, port), daemon=True)
-              for numbers, source, port in groups]
-  with futures.ProcessPoolExecutor(1, context, _begin) as pool:
-    cost = pool.submit(_serve_parameters, address, precision, hosts, seconds)
+  fetchers = [context.Process(target=_fetch, args=arguments, daemon=True) for arguments in fetches]
+  with futures.ProcessPoolExecutor(len(servers), context, _begin) as pool:
+    costs = [pool.submit(_serve_parameters, *arguments) for arguments in servers]
     try:
       for fetcher in fetchers:
         fetcher.start()
-      return cost.result()
+      return [cost.result() for cost in costs]
     finally:
       for fetcher in fetchers:
         fetcher.kill()
@@ -334,6 +370,13 @@ def main():
       print(f'  {config.gigabits_per_second:g} Gbit/s are full at {there:,.0f} hosts of {environments} environments '
             f'from unrolls, and at {back:,.0f} hosts from parameters')
     results[f'parameters, {precision}, {relays} relays'] = its._asdict()
+  for in_pieces in (False, True):
+    costs = measure_learners(config.hosts, _LEARNERS, in_pieces, config.seconds)
+    print(f'{config.hosts} hosts of {_LEARNERS} learners, each of which sends '
+          f'{"half of the parameters to all of them" if in_pieces else "all parameters to half of them"}: a learner '
+          f'sends {np.mean([its.sent_per_second for its in costs]) * 1e-6:.1f} MB/s and uses '
+          f'{1e3 * np.mean([its.cpu_per_second for its in costs]):.0f} ms of CPU time per second')
+    results[f'{_LEARNERS} learners, {"in pieces" if in_pieces else "whole"}'] = [its._asdict() for its in costs]
   print(json.dumps(results))
 
 

@@ -38,6 +38,17 @@ class ClusterScalingTest(absltest.TestCase):
     self.assertBetween(cost.sent_per_second, 1e6, 20e6)  # One host of three fetches 12.8 MB/s.
     self.assertBetween(cost.cpu_per_second, 1e-6, 2.)
 
+  def test_pieces_of_two_learners_are_as_many_bytes(self):
+    self._fork()
+    self.enterContext(mock.patch.object(ports, 'BEAT_SECONDS', 0.5))
+    self.enterContext(mock.patch.object(cluster_scaling, '_FETCH_SECONDS', 0.25))
+    for in_pieces, num_bytes in ((False, 6_400_000), (True, 3_200_000)):
+      with self.subTest(in_pieces=in_pieces):
+        costs = cluster_scaling.measure_learners(2, 2, in_pieces, seconds=1.)
+        self.assertEqual([cost.bytes for cost in costs], [num_bytes] * 2)
+        for cost in costs:  # One host fetches 25.6 MB/s, two fetch 12.8 MB/s each.
+          self.assertBetween(cost.sent_per_second, 1e6, 40e6)
+
   def test_an_unroll_costs_something(self):
     self._fork()
     with mock.patch.object(cluster_scaling, '_WARM_UP_SECONDS', 0.1):
