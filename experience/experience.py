@@ -77,7 +77,7 @@ class Experience:
     """
 
   def metrics(self) -> dict[str, Any]:
-    """Metrics of the experience for a row of metrics.jsonl: name -> number, or text; see run_rows.TEXTS."""
+    """Metrics of the experience for a row of metrics.jsonl: name -> number, or text; see metric_table.TEXTS."""
     return self._intake.metrics()
 
   def warnings(self) -> list[str]:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.records import metric_table
 from scalable_agents.records import row_file
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
@@ -73,15 +74,15 @@ class MetricsWriter:
     """Adds a row: `values` and `wall_seconds`. Numbers that are not finite become null. TensorBoard gets numbers only.
 
     Args:
-      values: name -> a number (Python, NumPy or an eager tensor with one element) or None. Those in run_rows.TEXTS are
-        text. It must have `environment_frames`.
+      values: name -> a number (Python, NumPy or an eager tensor with one element) or None. Those in metric_table.TEXTS
+        are text. It must have `environment_frames`.
     Raises:
       ValueError: `environment_frames` is below that of an earlier row, or a metric is text that should be a number.
       run_directory.RunDirectoryError: the row could not be written.
     """
     row: dict[str, Any] = {name: _plain(value) for name, value in values.items()}
-    if texts := [name for name, value in row.items() if isinstance(value, str) and name not in run_rows.TEXTS]:
-      raise ValueError(f'{texts[0]}={row[texts[0]]!r}: want a number; run_rows.TEXTS has the metrics that are text')
+    if texts := [name for name, value in row.items() if isinstance(value, str) and name not in metric_table.TEXTS]:
+      raise ValueError(f'{texts[0]}={row[texts[0]]!r}: want a number; metric_table.TEXTS has the metrics that are text')
     row['wall_seconds'] = round(self._seconds_before + self._seconds(), 3)
     self._append(self._metrics, row['environment_frames'], json.dumps(row, allow_nan=False).encode() + b'\n')
     self._events.write(row['environment_frames'], row['wall_seconds'], row)

@@ -10,12 +10,12 @@ import os
 from typing import Any, NamedTuple
 
 from scalable_agents.records import json_text
+from scalable_agents.records import metric_table
 from scalable_agents.records import row_file
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 
 EPISODES_HEADER = b'frames,level,return,length\n'
-TEXTS = frozenset({'bottleneck', 'replay_waits_for'})  # Metrics that are text. All others are numbers, or None.
 
 
 class Episode(NamedTuple):
@@ -72,7 +72,7 @@ def metrics_row(file: str, row: row_file.Row) -> dict[str, Any]:
     check_range('environment_frames', json_text.field(values, 'environment_frames', int))
     check_range('wall_seconds', json_text.field(values, 'wall_seconds', float))
     for name in values:
-      json_text.field(values, name, str if name in TEXTS else float, optional=True)
+      json_text.field(values, name, str if name in metric_table.TEXTS else float, optional=True)
     return values
   except ValueError as error:
     raise run_directory.RunDirectoryError(damaged_row(file, row, error)) from error

@@ -80,15 +80,11 @@ class MetricsRow:
       environment_frames: number of frames of the run so far.
       waits_for: what the experience waits for, outside of this process. It is the bottleneck then.
     Returns:
-      A dict. A metric of updates is the mean of its finite values in the interval, or None if there are none. The
-      metrics `time/…` are fractions of the interval:
-        `time/learner_waits`: the learner waited for data.
-        `time/queue_full`: the queue was full, so that actors waited.
-        `time/inference_idle`: inference had nothing to do.
-        `time/environments_stepping`: environments were stepping.
-      `bottleneck` is the part that was busy for the largest fraction: learner, inference or environments. If these are
-      the environments, and they wait most of the time for a core that other programs use, it is other jobs. If all
-      actors are in other processes, it is learner or actors.
+      A dict, with names from records/metric_table.py. A metric of updates is the mean of its finite values in the
+      interval, or None if there are none. The metrics `time/…` are fractions of the interval. `bottleneck` is the part
+      that was busy for the largest fraction: learner, inference or environments. If these are the environments, and
+      they wait most of the time for a core that other programs use, it is other jobs. If all actors are in other
+      processes, it is learner or actors.
     """
     statistics = self._host.pool.statistics()
     seconds = max(self.age(), 1e-9)

@@ -38,6 +38,7 @@ from scalable_agents.processes import run_flags
 from scalable_agents.records import checkpoint
 from scalable_agents.records import episode_statistics
 from scalable_agents.records import learning_curve
+from scalable_agents.records import metric_table
 from scalable_agents.records import run_directory
 from scalable_agents.records.settings import free_settings
 from scalable_agents.tests.launch import forked_program
@@ -109,10 +110,15 @@ def run_in_this_process(agent, config, protocol, *arguments):
 
 
 def rows(logdir):
-  """Returns the complete rows of metrics.jsonl."""
+  """Returns the complete rows of metrics.jsonl. Checks that metric_table has all metrics of this project's agents."""
   file = pathlib.Path(logdir, 'metrics.jsonl')
   lines = file.read_text(encoding='utf-8').splitlines(keepends=True) if file.exists() else []
-  return [json.loads(line) for line in lines if line.endswith('\n')]
+  found = [json.loads(line) for line in lines if line.endswith('\n')]
+  config = pathlib.Path(logdir, 'config.json')
+  if found and json.loads(config.read_text(encoding='utf-8')).get('agent') in agent_registry.AGENTS:
+    unknown = {name for row in found for name in row if not metric_table.find(name)}
+    assert not unknown, f'records/metric_table.py does not describe {sorted(unknown)}'
+  return found
 
 
 def episodes(logdir):
