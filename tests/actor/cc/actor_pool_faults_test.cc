@@ -164,7 +164,7 @@ TEST(ActorPoolFaultsTest, FaultsWaitForSomebodyToAsk) {
 
 TEST(ActorPoolFaultsTest, SilentWorkerIsAtFaultAndIdleOneIsNot) {
   FakeWorker silent(2, 1), idle(1, 2);
-  TestPool pool(3, 1, 1, false, 40);
+  TestPool pool(3, 1, 1, Barrier::kNone, 40);
   ASSERT_TRUE(pool.Attach(0, silent, 0, 2).ok());
   idle.Answer({0});  // It answers before it is asked, so it is never late. Then it waits for an action.
   ASSERT_TRUE(pool.Attach(1, idle, 2).ok());
@@ -179,7 +179,7 @@ TEST(ActorPoolFaultsTest, SilentWorkerIsAtFaultAndIdleOneIsNot) {
 TEST(ActorPoolFaultsTest, LongWorkHasMoreTime) {
   FakeWorker worker(1, 1);
   worker.SetLongWork(true);
-  TestPool pool(1, 1, 1, false, 40, 1000000);
+  TestPool pool(1, 1, 1, Barrier::kNone, 40, 1000000);
   ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
   pool.AskForFault();
   EXPECT_FALSE(pool.faults.Wait(milliseconds(300)).has_value());
@@ -190,14 +190,14 @@ TEST(ActorPoolFaultsTest, LongWorkHasMoreTime) {
 TEST(ActorPoolFaultsTest, LongWorkHasAnEnd) {
   FakeWorker worker(1, 1);
   worker.SetLongWork(true);
-  TestPool pool(1, 1, 1, false, 40, 3);
+  TestPool pool(1, 1, 1, Barrier::kNone, 40, 3);
   ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
   EXPECT_EQ(pool.AwaitFault().reason, "no answer for 0.12 s (long work, 3 times --environment_timeout_seconds)");
 }
 
 TEST(ActorPoolFaultsTest, TheTimeWithoutAProcessorDoesNotCount) {
   FakeWorker worker(1, 1);
-  TestPool pool(1, 1, 1, false, 40);
+  TestPool pool(1, 1, 1, Barrier::kNone, 40);
   pool.starved_ticks = 5;  // The first one is the beginning.
   const auto began = std::chrono::steady_clock::now();
   ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
