@@ -85,7 +85,7 @@ def counts(run: HostSettings, levels: Sequence[str]) -> tuple[int, int, int]:
     workers = environments if labs else machine.num_cores()
   loops = run.num_inference_threads
   if loops == 'auto':  # The batches of one loop can use all cores, if they are large.
-    loops = 1 if run.dynamic_batching else machine.num_cores()
+    loops = 1 if run.dynamic_batching else min(machine.num_cores(), int(environments))
   return int(environments), min(int(workers), int(environments)), int(loops)
 
 

@@ -12,6 +12,9 @@ one unroll, then the learner makes one update, then all of them go on.
   sync_trajectory   Each environment makes its steps at its own pace, and its actions are computed alone.
   dynamic_batching  As sync_trajectory, but the actions of environments that need one at the same time are computed in
                     one batch.
+
+Environments that share a process are stepped one after the other. With --num_environment_workers as large as the number
+of environments, each has a process of its own, as the paper's.
 """
 
 import dataclasses
@@ -55,11 +58,13 @@ def complete_run(config: configs.A2cConfig, run: run_config.RunConfig) -> run_co
   """Returns the run's settings with an environment for each unroll of a batch, and the way of inference.
 
   Raises:
-    ValueError: another number of environments is wanted.
+    ValueError: another number of environments, or another way of inference, is wanted.
   """
   if run.num_environments not in ('auto', config.batch_size):
     raise ValueError(f'--num_environments={run.num_environments}: want auto or {config.batch_size}: in A2C, each '
                      'environment plays one unroll of each batch (--batch_size)')
+  if not run.dynamic_batching and config.batching != 'sync_trajectory':
+    raise ValueError(f'--nodynamic_batching: want --batching=sync_trajectory, got {config.batching}')
   return dataclasses.replace(run, num_environments=config.batch_size,
                              dynamic_batching=run.dynamic_batching and config.batching != 'sync_trajectory')
 

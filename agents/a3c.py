@@ -9,9 +9,10 @@ has an environment and its own copy of the parameters, and repeats:
   4. It sends the gradient to the shared parameters, to which RMSProp applies it. Meanwhile other workers have changed
      them. The metric `policy_lag` counts these updates.
 
-A worker waits for no other one, and none locks the parameters. The learner's queue holds gradients instead of unrolls,
-and the learner's thread applies each gradient as a whole, in the order of arrival, so no update is lost. Workers are on
-this machine, or in actor hosts on other machines, which differ only in the way to the queue.
+A worker waits for no other one, unless their environments share a process (--num_environment_workers), and none locks
+the parameters. The learner's queue holds gradients instead of unrolls, and the learner's thread applies each gradient
+as a whole, in the order of arrival, so no update is lost. Workers are on this machine, or in actor hosts on other
+machines, which differ only in the way to the queue.
 
 This file has, in this order, the network, the work of a worker, the update of the shared parameters and the definition.
 The loss is that of A2C (a2c.py), and configs.py has the hyper-parameters.

@@ -44,10 +44,10 @@ class ClusterConfig:
       'each update together, and each takes --batch_size unrolls for it, like learners at several '
       '--learner_addresses. Section 3.', at_least=1, at_most=_MAX_LEARNERS)
   parameter_refresh: str = setting(
-      AUTO, "A process's actors take new parameters at most this often: unroll for once per unroll, a number of agent "
-      "steps of each environment, or paper for what the agent's paper has. That is once per unroll for IMPALA (section "
-      '3), and 100 agent steps for R2D2 (section 2.3: 400 frames). auto: actor hosts as in the paper, and on the '
-      "learner's machine the newest parameters in each batch of inference.", free=True)
+      AUTO, "A process's actors, and LASER's replayers, take new parameters at most this often: unroll for once per "
+      "unroll, a number of agent steps of each environment, or paper for what the agent's paper has. That is once per "
+      'unroll for IMPALA (section 3), and 100 agent steps for R2D2 (section 2.3: 400 frames). auto: actor hosts as in '
+      "the paper, and on the learner's machine the newest parameters in each batch of inference.", free=True)
   parameter_precision: str = setting(
       'float32', 'Data type in which weights travel to actor hosts: float32, or bfloat16, which halves their bytes. '
       'Biases and other vectors always travel as they are. The paper does not round weights.',

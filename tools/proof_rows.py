@@ -38,6 +38,8 @@ FLOAT32 = Precision('float32', 'float32', False, 1e-3)
 TF32 = Precision('TF32', 'float32', True, 0.02)
 BFLOAT16 = Precision('bfloat16', 'bfloat16', True, 0.1)
 PRECISIONS = FLOAT32, TF32, BFLOAT16
+# A3C's learner only applies gradients. Its workers compute them with the loss of A2C.
+_AGENTS = [agent for agent in registry.AGENTS if agent != 'a3c']
 
 
 class Plan(NamedTuple):
@@ -62,7 +64,7 @@ class Plan(NamedTuple):
 def full_plan(cores: int) -> Plan:
   """Returns the plan for a card. What matters most comes first, because the time may not suffice for all."""
   return Plan(
-      agreement=[(agent, xla, precision) for agent in registry.AGENTS for precision in PRECISIONS
+      agreement=[(agent, xla, precision) for agent in _AGENTS for precision in PRECISIONS
                  for xla in ('always', 'never')],
       learner=device_parts.Learner(),
       inference_sizes=(32, 64, 128, 256, 512, 1024),
@@ -86,7 +88,7 @@ def small_plan() -> Plan:
   few = dict(num_environments=4, num_environment_workers=1, log_interval_seconds=0.2, checkpoint_interval_seconds=0.2)
   return Plan(
       agreement=[('impala', 'always', FLOAT32), ('impala', 'never', FLOAT32), ('impala', 'never', BFLOAT16),
-                 *((agent, 'never', FLOAT32) for agent in registry.AGENTS if agent != 'impala')],
+                 *((agent, 'never', FLOAT32) for agent in _AGENTS if agent != 'impala')],
       learner=tiny, inference_sizes=(1, 2), inference=tiny, product=64,
       rates=[('deep', BFLOAT16, 2, 3), ('shallow', FLOAT32, 2, 3)], small=tiny, traced=tiny,
       run_flags=['--torso=shallow', '--batch_size=2', '--unroll_length=5',

@@ -91,6 +91,9 @@ class RunSettingsTest(parameterized.TestCase):
     for wanted in ('auto', 12):
       run = a2c.complete_run(config, run_config.RunConfig(num_environments=wanted))
       self.assertEqual((run.num_environments, run.dynamic_batching), (12, batching != 'sync_trajectory'))
+    if batching != 'sync_trajectory':
+      with self.assertRaisesRegex(ValueError, '^--nodynamic_batching: want --batching=sync_trajectory, got'):
+        a2c.complete_run(config, run_config.RunConfig(dynamic_batching=False))
     for wanted in (0, 11, 24):
       with self.assertRaisesRegex(ValueError, f'^--num_environments={wanted}: want auto or 12: '):
         a2c.complete_run(config, run_config.RunConfig(num_environments=wanted))
@@ -124,7 +127,7 @@ class RunTest(parameterized.TestCase):
       self.assertEqual(row['environment_frames'] % (config.batch_size * config.unroll_length), 0)
     size = rows[-1]['inference_batch_size']
     if batching == 'dynamic_batching':
-      self.assertBetween(size, 1, 32)
+      self.assertGreater(size, 1)  # The process steps its environments in groups.
     else:
       self.assertEqual(size, 32 if batching == 'sync_step' else 1)
 

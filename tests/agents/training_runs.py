@@ -34,8 +34,8 @@ def train(test, agent, config, num_environments: int | str = 16, until=lambda st
   Args:
     test: the test case.
     agent: the agent's definition.
-    config: the agent's hyper-parameters. Actors and learner must take turns, or the result depends on the machine's
-      pace.
+    config: the agent's hyper-parameters. Actors and learner must take turns, so that policy lag does not depend on the
+      machine's pace. With the barrier step, nothing does; with unroll, the batches of inference do.
     num_environments: number of environments; auto, if the agent determines it.
     until: takes the values about episodes of a row of metrics.jsonl.
   Returns:

@@ -85,7 +85,7 @@ class GpuProofTest(absltest.TestCase):
     lines = self.screen.getvalue()
     for name, row in rows.items():
       wanted = 'not measured' if name.startswith('memory') else 'ok'
-      self.assertEqual(row['status'], wanted, row)
+      self.assertEqual(row['status'], wanted, str(row))
       self.assertIn(f'{wanted:<13} {name} ', lines)
       self.assertTrue(row['figures'] or wanted != 'ok')
     self.assertLen(rows, len(plan.agreement) + 1 + 5 + len(plan.inference_sizes) + 1 + 3 + 4 + len(plan.rates))
