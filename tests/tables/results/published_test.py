@@ -32,7 +32,7 @@ class PublishedTest(parameterized.TestCase):
       ('impala', 'dmlab30', 'IMPALA, deep, PBT', {'mean_capped': 49.4}),
       ('impala', 'atari57', 'IMPALA, deep, experts', {'median': 191.8, 'mean': 957.6}),
       ('impala', 'atari57', 'Reactor, experts', {'median': 187.0}),
-      ('r2d2', 'atari57', 'R2D2', {'median': 1920.6, 'mean': 4024.9}),
+      ('r2d2', 'atari57', 'R2D2', {'median': 1920.6, 'mean': 4024.9, 'above_human': 52.}),
       ('r2d2', 'dmlab30', 'R2D2+', {'median': 99.5, 'mean_capped': 85.7}),
       ('r2d2', 'atari57', 'Reactor', {'median': 187.0}), ('r2d2', 'dmlab30', 'Ape-X', None))
   def test_summaries(self, paper, suite, agent, printed):
