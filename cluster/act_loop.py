@@ -12,7 +12,6 @@ from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
 from scalable_agents.cluster import cluster_config
-from scalable_agents.cluster import learner_connection
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import relay
 from scalable_agents.cluster import remote_learner
@@ -69,7 +68,7 @@ class ActLoop:
         lambda: host.refresh_is_due(refresh_steps), self._report, self._line.message, self._stop.set, host.device,
         membership.parameter_precision, relay_port, membership.parameters_from,
         # Gradients that wait on their way grow old.
-        largest_push=1 if job.agent.work else learner_connection.LARGEST_PUSH)
+        largest_push=1 if job.agent.work else None)
 
   def act(self):
     """Acts until the learner's run ends, or until SIGINT, SIGTERM or SIGHUP.

@@ -54,7 +54,7 @@ class RemoteLearner:
                queue_size: int, is_due: Callable[[], bool], make_report: Callable[[Totals], learner_port.Report],
                say: Callable[[str], None], on_end: Callable[[], None], device: str = '/CPU:0',
                parameter_precision: str = 'float32', relay_port: relay_lib.RelayPort | None = None,
-               parameters_from: str = '', largest_push: int = learner_connection.LARGEST_PUSH):
+               parameters_from: str = '', largest_push: int | None = None):
     """Makes no connection yet; see `start`.
 
     Args:
@@ -71,7 +71,8 @@ class RemoteLearner:
       parameter_precision: the data type of weights on their way; see parameters.sent_specs.
       relay_port: serves the parameters to other actor hosts. None: this host is no relay.
       parameters_from: HOST:PORT of the relay from which parameters come. '': they come from the learner.
-      largest_push: the most unrolls that are sent together, and that a lane keeps before `put` waits.
+      largest_push: the most unrolls that are sent together, and that a lane keeps before `put` waits. None: as many as
+        the processor's caches hold.
     """
     self._address = address
     self._own = json.loads(json.dumps(learner_port.contract(settings, unroll_spec, parameter_specs)))
@@ -81,7 +82,7 @@ class RemoteLearner:
     self._on_end = on_end
     self._incarnation = uuid.uuid4().hex
     size = ops.num_bytes(unroll_spec)
-    largest_push = max(1, min(largest_push, _PUSH_BYTES // size))
+    largest_push = max(1, min(largest_push or learner_connection.LARGEST_PUSH, _PUSH_BYTES // size))
     self._lanes = [outbox.Lane(unroll_spec, largest_push) for _ in range(_PUSHERS)]
     self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs, device)
     self._types = tuple(spec.dtype for spec in parameter_specs)
