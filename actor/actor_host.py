@@ -271,7 +271,6 @@ class ActorHost:
     """Makes a function that does the work of any worker whose unroll is full. The agent is this loop's own."""
     def learn():
       unroll = self.pool.next_unroll()
-      # If its process has ended since, the actor may play again already, and hold the latest parameters.
       _, held = parameters.let_go([unroll.actor_id])
       with tf.device(self.device):
         inference.assign(agent, held)

@@ -144,7 +144,8 @@ void ActorPool::NextFault(OnFault on_fault) {
   fault_waiters_.push_back(std::move(on_fault));
 }
 
-void ActorPool::Release() {
+Status ActorPool::Release() {
+  if (options_.barrier == Barrier::kNone) return InvalidArgument("the actors of a pool without a barrier do not wait");
   Outcome outcome;
   {
     MutexLock lock(mutex_);
@@ -152,12 +153,17 @@ void ActorPool::Release() {
     UnparkEveryone(&outcome);
   }
   Settle(std::move(outcome));
+  return Status();
 }
 
-void ActorPool::ReleaseOne(int32_t actor_id) {
+Status ActorPool::ReleaseOne(int32_t actor_id) {
+  if (options_.barrier != Barrier::kUnroll) {
+    return InvalidArgument("a single actor can be released only at a barrier at the ends of unrolls");
+  }
   Outcome outcome;
   {
     MutexLock lock(mutex_);
+    finished_.erase(actor_id);  // If its worker is being replaced, it does not wait once it is back.
     for (auto group = parked_.begin(); group != parked_.end(); ++group) {
       const auto is_meant = [actor_id](const auto& actor) { return actor->tag.actor_id == actor_id; };
       const auto actor = std::find_if(group->begin(), group->end(), is_meant);
@@ -170,6 +176,7 @@ void ActorPool::ReleaseOne(int32_t actor_id) {
     }
   }
   Settle(std::move(outcome));
+  return Status();
 }
 
 Status ActorPool::Retire(int32_t actor_id) {
@@ -309,7 +316,7 @@ bool ActorPool::EveryoneStepped(Actors* stepped) {
 
 void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
   statistics_.steps += stepped.size();
-  Actors full;
+  Actors full, back;
   for (const auto& actor : stepped) {
     if (retired_.count(actor->tag.actor_id)) {
       actor->unroll.Clear();
@@ -320,12 +327,19 @@ void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
       outcome->failure = status;
       return;
     }
-    (actor->unroll.full() ? full : outcome->ready).push_back(actor);
+    if (actor->unroll.full()) {
+      full.push_back(actor);
+    } else if (finished_.erase(actor->tag.actor_id) > 0) {
+      back.push_back(actor);
+    } else {
+      outcome->ready.push_back(actor);
+    }
   }
-  if (full.empty()) return;
+  if (full.empty() && back.empty()) return;
   // A group is accepted or parked as a whole. A divided group would make batches small from then on.
   if (options_.barrier != Barrier::kNone) {
     AcceptUnrolls(full, outcome);
+    full.insert(full.end(), back.begin(), back.end());
     Park(std::move(full));
     UnparkEveryone(outcome);
   } else if (static_cast<int>(completed_.size()) < options_.completed_capacity) {
@@ -399,6 +413,13 @@ void ActorPool::Detach(int worker, const std::string& reason, Outcome* outcome) 
   };
   drop_dead(&received_);
   const bool were_parked = !parked_.empty();
+  if (options_.barrier != Barrier::kNone) {
+    for (const Actors& group : parked_) {
+      for (const auto& actor : group) {
+        if (!actor->alive) finished_.insert(actor->tag.actor_id);
+      }
+    }
+  }
   for (Actors& group : parked_) drop_dead(&group);
   parked_.erase(std::remove_if(parked_.begin(), parked_.end(), [](const Actors& group) { return group.empty(); }),
                 parked_.end());

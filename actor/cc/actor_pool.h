@@ -113,11 +113,13 @@ class ActorPool {
   // pool has dropped its partial unrolls and no longer listens to it.
   void NextFault(OnFault on_fault);
 
-  // For pools with a barrier: lets all actors begin another unroll, once all of them wait with a full one.
-  void Release();
+  // Lets all actors begin another unroll, once all of them wait with a full one. An actor whose worker is replaced
+  // while it waits goes on waiting before its first step. kInvalidArgument: the pool has no barrier.
+  Status Release();
 
-  // For pools with Barrier::kUnroll: lets one actor begin another unroll, if it waits with a full one.
-  void ReleaseOne(int32_t actor_id);
+  // Lets one actor begin another unroll, if it waits with a full one, or if its worker is replaced while it waits.
+  // kInvalidArgument: the pool does not have Barrier::kUnroll.
+  Status ReleaseOne(int32_t actor_id);
 
   // Stops an environment after its current step, if any. It stays stopped, even if its worker is replaced.
   // kInvalidArgument: the pool has a barrier, for which its environments wait together.
@@ -182,8 +184,10 @@ class ActorPool {
   std::deque<Unroll> completed_ GUARDED_BY(mutex_);
   // Groups that wait for room in completed_, or, at a barrier, for Release().
   std::deque<Actors> parked_ GUARDED_BY(mutex_);
-  Actors received_ GUARDED_BY(mutex_);            // At Barrier::kStep: actors that have stepped and wait for others.
-  int releases_ GUARDED_BY(mutex_) = 0;           // At a barrier: calls of Release() without effect so far.
+  Actors received_ GUARDED_BY(mutex_);   // At Barrier::kStep: actors that have stepped and wait for others.
+  int releases_ GUARDED_BY(mutex_) = 0;  // At a barrier: calls of Release() without effect so far.
+  // At a barrier: ids of actors whose workers are being replaced, and whose unrolls were full.
+  std::set<int32_t> finished_ GUARDED_BY(mutex_);
   std::set<int32_t> retired_ GUARDED_BY(mutex_);  // Ids of stopped actors.
   std::deque<OnUnroll> unroll_waiters_ GUARDED_BY(mutex_);
   std::deque<OnFault> fault_waiters_ GUARDED_BY(mutex_);

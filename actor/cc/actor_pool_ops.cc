@@ -254,16 +254,12 @@ class NextFaultOp : public tensorflow::AsyncOpKernel {
   }
 };
 
-absl::Status Release(OpKernelContext*, PoolResource* resource) {
-  resource->pool.Release();
-  return absl::OkStatus();
-}
+absl::Status Release(OpKernelContext*, PoolResource* resource) { return ToTensorFlow(resource->pool.Release()); }
 
 absl::Status ReleaseOne(OpKernelContext* context, PoolResource* resource) {
   int32_t actor_id;
   TF_RETURN_IF_ERROR(GetScalar(context, "actor_id", &actor_id));
-  resource->pool.ReleaseOne(actor_id);
-  return absl::OkStatus();
+  return ToTensorFlow(resource->pool.ReleaseOne(actor_id));
 }
 
 absl::Status Retire(OpKernelContext* context, PoolResource* resource) {

@@ -86,12 +86,20 @@ class SnapshotResource : public tensorflow::ResourceBase {
     return latest_;
   }
 
-  // Returns what a holder holds. If it is nothing, the holder takes the latest. With let_go, it then holds nothing.
-  std::shared_ptr<const Snapshot> Hold(int32_t holder, bool let_go) {
+  // Sets `common` to what the holders hold. Those that hold nothing first take the latest. With let_go, they hold
+  // nothing afterwards. Returns false if they hold different snapshots.
+  template <typename Holders>
+  bool Hold(const Holders& holders, bool let_go, std::shared_ptr<const Snapshot>* common) {
     MutexLock lock(mutex_);
-    std::shared_ptr<const Snapshot>& held = held_[holder];
-    if (!held) held = latest_;
-    return let_go ? std::move(held) : held;
+    bool is_common = true;
+    for (int64_t i = 0; i < holders.size(); ++i) {
+      std::shared_ptr<const Snapshot>& held = held_[holders(i)];
+      if (!held) held = latest_;
+      if (i == 0) *common = held;
+      is_common = is_common && held == *common;
+      if (let_go) held.reset();
+    }
+    return is_common;
   }
 
  private:
@@ -145,10 +153,8 @@ template <bool let_go>
 absl::Status Hold(OpKernelContext* context, SnapshotResource* resource) {
   const auto holders = context->input(1).flat<int32_t>();
   if (holders.size() == 0) return InvalidArgument("holders: want at least one");
-  const auto snapshot = resource->Hold(holders(0), let_go);
-  for (int64_t i = 1; i < holders.size(); ++i) {
-    if (resource->Hold(holders(i), let_go) != snapshot) return InvalidArgument("the holders hold different versions");
-  }
+  std::shared_ptr<const SnapshotResource::Snapshot> snapshot;
+  if (!resource->Hold(holders, let_go, &snapshot)) return InvalidArgument("the holders hold different versions");
   return Give(snapshot, context);
 }
 

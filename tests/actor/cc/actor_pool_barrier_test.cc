@@ -167,6 +167,55 @@ TEST(ActorPoolBarrierTest, OneActorIsReleasedAlone) {
   }
 }
 
+TEST(ActorPoolBarrierTest, AnActorWhoseWorkerIsReplacedWhileItWaitsGoesOnWaiting) {
+  for (Barrier barrier : {Barrier::kUnroll, Barrier::kStep}) {
+    FakeWorker lasting(1, 1), dying(1, 2), successor(1, 3);
+    TestPool pool(2, 1, 4, barrier);
+    ASSERT_TRUE(pool.Attach(0, lasting, 0).ok());
+    ASSERT_TRUE(pool.Attach(1, dying, 1).ok());
+    lasting.Answer(lasting.Await());
+    dying.Answer(dying.Await());
+    while (pool->GetStatistics().steps < 2) std::this_thread::yield();
+    EXPECT_EQ(pool.Act(), std::vector<int>({0, 1}));
+    lasting.Answer(lasting.Await());
+    dying.Answer(dying.Await());
+    for (int i = 0; i < 2; ++i) pool.AwaitUnroll();
+    dying.Die();  // It waits with a full unroll.
+    EXPECT_EQ(pool.AwaitFault().worker, 1);
+    ASSERT_TRUE(pool.Attach(1, successor, 1).ok());
+    successor.Answer(successor.Await());
+    pool.AskForBatch();
+    EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());  // Its unroll of this round exists.
+    ASSERT_TRUE(pool->Release().ok());
+    const auto batch = pool.batches.Wait();
+    ASSERT_TRUE(batch.has_value());
+    EXPECT_EQ(batch->batch.items.size(), 2);
+  }
+}
+
+TEST(ActorPoolBarrierTest, OneActorIsReleasedWhileItsWorkerIsReplaced) {
+  FakeWorker dying(1, 1), successor(1, 2);
+  TestPool pool(1, 1, 4, Barrier::kUnroll);
+  ASSERT_TRUE(pool.Attach(0, dying, 0).ok());
+  dying.Answer(dying.Await());
+  EXPECT_EQ(pool.Act(), std::vector<int>({0}));
+  dying.Answer(dying.Await());
+  pool.AwaitUnroll();
+  dying.Die();
+  EXPECT_EQ(pool.AwaitFault().worker, 0);
+  ASSERT_TRUE(pool->ReleaseOne(0).ok());
+  ASSERT_TRUE(pool.Attach(0, successor, 0).ok());
+  successor.Answer(successor.Await());
+  EXPECT_EQ(pool.Act(), std::vector<int>({0}));
+}
+
+TEST(ActorPoolBarrierTest, OnlyActorsThatWaitCanBeReleased) {
+  TestPool none(1, 1), step(1, 1, 1, Barrier::kStep);
+  EXPECT_EQ(none->Release().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(none->ReleaseOne(0).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(step->ReleaseOne(0).code(), StatusCode::kInvalidArgument);
+}
+
 TEST(ActorPoolBarrierTest, WithoutDynamicBatchingEachActorIsAlone) {
   FakeWorker worker(3, 1);
   TestPool pool(3, 2, 1, Barrier::kUnroll, 60000, 1, false);
