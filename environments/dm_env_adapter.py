@@ -17,6 +17,7 @@ class DmEnv(base.Environment):
   The action must be a DiscreteArray. observations.py says which observations it may have. Rewards are raw. Discounts
   other than 0 count as 1: the agents have a discount of their own. A LAST step with discount 0 is the end of the task.
   A LAST step with another discount is a time limit: agents then bootstrap from its observation; see actor/unroll.py.
+  An environment with an attribute `frames_per_step` says how many environment frames an agent step has; otherwise 1.
   """
 
   def __init__(self, path: str, /, *, seed: int, **arguments):
@@ -41,6 +42,7 @@ class DmEnv(base.Environment):
       raise ValueError(f'dm_env:{path}: {error}') from None
     super().__init__(int(actions.num_values), spec)
     self._path = path
+    self.frames_per_step = getattr(self._environment, 'frames_per_step', 1)
 
   def render(self) -> np.ndarray:
     """Returns the picture that a method `render` of the user's environment draws, uint8 [H, W, 3].

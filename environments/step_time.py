@@ -15,10 +15,14 @@ from scalable_agents.environments import base
 
 
 class StepTime(base.Environment):
-  """Nothing happens but time. The observation is {'vector': float32 [1]}, always 1; rewards are 0; one of 2 actions."""
+  """Nothing happens but time. The observation is constant; rewards are 0; one of 2 actions.
+
+  As in DeepMind Lab, the observation is {'pixels': uint8 [72, 96, 3]}, and an agent step has 4 environment frames.
+  Without pixels it is {'vector': float32 [1]}, and an agent step has 1 frame.
+  """
 
   def __init__(self, *, seed: int, mean_ms: float = 20., variation: float = 0., episode_steps: float = 1000.,
-               has_varying_length: bool = False, reset_ms: float = 0.):
+               has_varying_length: bool = False, reset_ms: float = 0., has_pixels: bool = True):
     """Makes the environment.
 
     Args:
@@ -29,6 +33,7 @@ class StepTime(base.Environment):
       has_varying_length: whether an episode may end after each step with the same probability. Otherwise all episodes
         have the same length.
       reset_ms: time that the start of an episode takes, in milliseconds, >= 0.
+      has_pixels: whether the observation is a picture; see above.
     Raises:
       ValueError: an argument is out of its range.
     """
@@ -36,7 +41,13 @@ class StepTime(base.Environment):
                                ('episode_steps', episode_steps, 1)):
       if not value >= least:
         raise ValueError(f'{name}={value}: want at least {least}')
-    super().__init__(2, {'vector': specs.BoundedArray((1,), np.float32, 0.0, 1.0, name='vector')})
+    if has_pixels:
+      self.frames_per_step = 4
+      self._observation = {'pixels': np.full((72, 96, 3), 255, np.uint8)}
+    else:
+      self._observation = {'vector': np.ones(1, np.float32)}
+    super().__init__(2, {name: specs.Array(array.shape, array.dtype, name=name)
+                         for name, array in self._observation.items()})
     self._random = np.random.RandomState(seed % 2**32)
     self._mean, self._variation, self._reset = mean_ms / 1000, variation, reset_ms / 1000
     self._episode_steps, self._has_varying_length = episode_steps, has_varying_length
@@ -57,13 +68,13 @@ class StepTime(base.Environment):
     time.sleep(self._reset)
     self._steps_left = (self._random.geometric(1 / self._episode_steps) if self._has_varying_length
                         else round(self._episode_steps))
-    return {'vector': np.ones(1, np.float32)}
+    return dict(self._observation)
 
   def _advance(self, action):
     time.sleep(self.seconds())
     self._steps_left -= 1
     step = dm_env.transition if self._steps_left else dm_env.termination
-    return step(reward=0.0, observation={'vector': np.ones(1, np.float32)})
+    return step(reward=0.0, observation=dict(self._observation))
 
 
 def make(seed: int, **arguments) -> StepTime:

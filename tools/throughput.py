@@ -8,10 +8,14 @@ Espeholt et al. 2018, section 5.1. All architectures train in alternating window
 seconds, the others are stopped, so that all have the same ups and downs of the machine.
 
 The experiment `table` measures levels. Where DeepMind Lab is not installed, each of the paper's two levels is replaced
-by a task that takes time in the level's way, asleep (environments/step_time.py): with episodes of a fixed length that
-start at once, or with episodes of varying length that start slowly. The experiment `variation` measures such tasks
-whose steps take the same time on average and differ more and more. It draws variation.png: who waits at each step loses
-most, who waits at the end of each unroll loses less, and IMPALA loses nothing.
+by a task with the level's pictures that takes time in the level's way, asleep (environments/step_time.py): with
+episodes of a fixed length that start at once, or with episodes of varying length that start slowly. The experiment
+`variation` measures such tasks, without pictures, whose steps take the same time on average and differ more and more.
+It draws variation.png: who waits at each step loses most, who waits at the end of each unroll loses less, and IMPALA
+loses nothing.
+
+All architectures stay in memory: ten environments for each of --batch_size, so 320 by default. 320 of DeepMind Lab need
+at least 74 GB.
 
 The program writes throughput.json to --output after each level, and does not measure again what is there.
 """
@@ -72,6 +76,14 @@ class _Row(NamedTuple):
   batches: int = 1          # Size of a batch divided by --batch_size. 0: a batch has one unroll.
   setting: str = 'single_machine'
 
+  def num_environments(self, batch_size: int) -> int:
+    """Returns the number of environments with this --batch_size."""
+    return round(self.actors * batch_size)
+
+  def unrolls(self, batch_size: int) -> int:
+    """Returns the unrolls per update with this --batch_size."""
+    return self.batches * batch_size or 1
+
 
 _ROWS = {
     'A3C 32 workers': _Row('a3c', batches=0),
@@ -99,7 +111,7 @@ class ThroughputConfig:
   batch_size: int = setting(
       32, 'Unrolls per update, and environments of A2C. IMPALA has one and a half times as many environments, as in '
       'the paper (48). Each has a process.', at_least=2, at_most=1_000)
-  unroll_length: int = setting(20, 'Agent steps per unroll.', at_least=1, at_most=10_000)
+  unroll_length: int = setting(100, 'Agent steps per unroll. 100 as in table D.3.', at_least=1, at_most=10_000)
   mean_ms: float = setting(40., 'With --experiment=variation: mean time of a step, in milliseconds.', more_than=0,
                            at_most=10_000)
   output: str = setting('results/throughput', 'Folder to write to.')
@@ -122,7 +134,8 @@ def validate(config: ThroughputConfig):
 def _levels(config):
   """Returns the levels to measure. Raises errors.UserError if one of them is unknown."""
   if config.experiment == 'variation':
-    names = [_STEP_TIME.format(mean_ms=config.mean_ms, variation=variation) for variation in _VARIATIONS]
+    names = [_STEP_TIME.format(mean_ms=config.mean_ms, variation=variation) + '&has_pixels=false'
+             for variation in _VARIATIONS]
     return [_Level(f'variation {variation:g}', name, 'atari57')
             for variation, name in zip(_VARIATIONS, names, strict=True)]
   found = []
@@ -143,9 +156,9 @@ def _levels(config):
 
 def command(row: _Row, level: _Level, config: ThroughputConfig, run: dict[str, Any]) -> list[str]:
   """Returns the arguments after `python -m` that train. `run`: settings of RunConfig by name."""
-  environments = round(row.actors * config.batch_size)
+  environments = row.num_environments(config.batch_size)
   agent = f'{row.agent}_{level.preset}'
-  flags = [f'--level_name={level.level}', '--torso=shallow', f'--batch_size={row.batches * config.batch_size or 1}',
+  flags = [f'--level_name={level.level}', '--torso=shallow', f'--batch_size={row.unrolls(config.batch_size)}',
            f'--unroll_length={config.unroll_length}', f'--num_environments={environments}',
            f'--num_environment_workers={environments}', f'--log_interval_seconds={run["log_interval_seconds"]}',
            f'--environment_timeout_seconds={settings.MAX_SECONDS}',  # The time in which they are stopped counts.
@@ -180,6 +193,8 @@ class _Training:
 
   def send(self, number: int):
     """Sends a signal to the training process and its environments, which have sessions of their own."""
+    if self._process.poll() is not None:
+      return
     process = psutil.Process(self._process.pid)
     for one in (process, *process.children(recursive=True)):
       with contextlib.suppress(psutil.NoSuchProcess):
@@ -282,6 +297,8 @@ def main():
   """Measures, and writes the speeds and the table or the figure."""
   config = run_flags.config_from_flags(ThroughputConfig, validate)
   levels, rows = _levels(config), _ROWS if config.experiment == 'table' else _VARIATION_ROWS
+  # Stopped trainings cannot end by themselves: leaving `measure` continues and ends them.
+  signal.signal(signal.SIGTERM, lambda *unused: sys.exit(128 + signal.SIGTERM))
   folder = files.make_folder(config.output)
   file, gpus = os.path.join(folder, _FILE), len(cards.models())
   stored_settings = {name: value for name, value in dataclasses.asdict(config).items()
@@ -291,8 +308,10 @@ def main():
     if level.task in {one.task for one in measured}:
       continue
     for name, speeds in measure(rows, level, config).items():
+      row = rows[name]
       measured.append(throughput_table.Measured(
-          level.task, throughput_table.Architecture(rows[name].setting, name, gpus), level.level, speeds))
+          level.task, throughput_table.Architecture(row.setting, name, gpus), level.level, speeds,
+          row.num_environments(config.batch_size), row.unrolls(config.batch_size), config.unroll_length))
     _save(file, measured, stored_settings)
   if config.experiment == 'variation':
     _draw(measured, rows, config, os.path.join(folder, 'variation.png'))

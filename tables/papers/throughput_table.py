@@ -34,6 +34,9 @@ class Measured(NamedTuple):
   architecture: Architecture          # `gpus` is the number of GPUs of the machine.
   level: str
   frames_per_second: Sequence[float]  # Of each repeat.
+  environments: int
+  batch_size: int                     # Unrolls per update.
+  unroll_length: int                  # Agent steps.
 
 
 def read(path: str) -> list[Measured]:
@@ -46,7 +49,9 @@ def read(path: str) -> list[Measured]:
     with open(path, 'rb') as stream:
       stored: Any = json_text.parse(stream.read())
     return [Measured(one['task'], Architecture(*one['architecture']), one['level'],
-                     [float(speed) for speed in one['frames_per_second']]) for one in stored['measured']]
+                     [float(speed) for speed in one['frames_per_second']],
+                     *(int(one[name]) for name in ('environments', 'batch_size', 'unroll_length')))
+            for one in stored['measured']]
   except (OSError, ValueError, TypeError, KeyError) as error:
     raise errors.UserError(f'--throughput={path}: want throughput.json of //tools:throughput: {error}') from error
 
@@ -70,10 +75,13 @@ def table(measured: Sequence[Measured]) -> layout.Table:
   columns = ['level', 'setting', 'architecture', 'GPUs', 'paper: frames/s', 'paper: relative', 'here: frames/s',
              'here: ±', 'here: relative', 'repeats']
   levels = dict.fromkeys((one.task, one.level) for one in measured if one.level != one.task)
+  of_names = {one.architecture.name: one for one in measured}
   notes = ['± is the standard deviation over repeats. Relative: to the first row that was measured. The GPUs are '
            "those of the paper; the numbers of the machine's own are in throughput.json.",
            "Two distributed rows of the paper differ in the learner's optimisations (section 3.1). Here these are "
            'always in use, so "IMPALA" is not measured. The paper prints one number for both levels there.',
+           *(f'Here, {one.architecture.name} has {one.environments} environments and batches of {one.batch_size} '
+             f'unrolls of {one.unroll_length} agent steps.' for one in of_names.values()),
            *(f'{task} was not measured itself. In its place: {level}' for task, level in levels)]
   return layout.Table('Table 1: Throughput', columns, rows, notes)
 

@@ -59,6 +59,13 @@ class StepTimeTest(parameterized.TestCase):
     environment = registry.make(name, seed=0)
     self.assertEqual([environment.step(1).last() for _ in itertools.repeat(None, 6)], [False, False, True] * 2)
     self.assertEqual(environment.render().shape, (32, 32, 3))
+    for pixels, observed, frames in (('true', ('pixels', np.uint8, (72, 96, 3)), 4),
+                                     ('false', ('vector', np.float32, (1,)), 1)):
+      environment = registry.make(f'{name}&has_pixels={pixels}', seed=0)
+      (key, array), = environment.reset().observation.items()
+      self.assertEqual((key, array.dtype, array.shape), observed)
+      environment.observation_spec()[key].validate(array)
+      self.assertEqual(environment.frames_per_step, frames)
     with self.assertRaisesRegex(ValueError, 'mean_ms=-1: want at least 0'):
       registry.check(f'dm_env:{step_time.__name__}:make?mean_ms=-1')
 

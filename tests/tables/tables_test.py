@@ -121,7 +121,7 @@ class TablesTest(parameterized.TestCase):
   def test_table_1_of_impala_has_speeds(self):
     file = os.path.join(self.runs, 'throughput.json')
     measured = {'task': 'pong', 'architecture': ['single_machine', 'Batched A2C (sync step)', 0], 'level': 'pong',
-                'frames_per_second': [4., 6.]}
+                'frames_per_second': [4., 6.], 'environments': 8, 'batch_size': 8, 'unroll_length': 20}
     pathlib.Path(file).write_text(json.dumps({'measured': [measured]}), encoding='utf-8')
     for flags, lines in (({}, 22), ({'throughput': file}, 33)):
       screen, written = self._run('impala', '1', **flags)

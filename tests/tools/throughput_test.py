@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import signal
 from unittest import mock
 
 from absl import flags
@@ -49,14 +50,29 @@ class ThroughputTest(parameterized.TestCase):
       for one, environments in zip(measured, (2, 3), strict=True):
         self.assertLen(one.frames_per_second, 2)
         for speed in one.frames_per_second:  # A step takes at least 5 ms, whatever the machine's pace.
-          self.assertBetween(speed, 1e-3, 200 * environments * 1.5)
+          self.assertBetween(speed, 1e-3, 4 * 200 * environments * 1.5)
       self.assertIn(f'{level}, repeat 2: Batched A2C (sync step) ', screen)
+      self.assertIn(
+          'IMPALA (dyn. batch) 48 actors has 3 environments and batches of 2 unrolls of 2 agent steps', screen)
       # What is there is not measured again.
       with mock.patch.object(throughput, 'measure') as measure:
         self._main(**settings)
         measure.assert_not_called()
       with self.assertRaisesRegex(errors.UserError, 'was made with other settings: choose another --output'):
         self._main(**settings | {'repeats': 3})
+
+  def test_a_training_that_fails_says_why(self):
+    with self.assertRaisesRegex(RuntimeError, 'exit code 1: .*No module named no_such_module'), throughput._Training(
+        lambda run: ['no_such_module'], self.create_tempdir().full_path, 0.1) as training:
+      training.next_rows(0, 1)
+    self.assertTrue(training._screen.closed)
+
+  def test_sigterm_leaves_main(self):
+    self.addCleanup(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+    with mock.patch.object(throughput, 'measure', lambda *unused: signal.raise_signal(signal.SIGTERM)):
+      with self.assertRaises(SystemExit) as left:
+        self._main(experiment='variation')
+    self.assertEqual(left.exception.code, 143)
 
   def test_the_figure_has_a_line_for_each_architecture(self):
     with mock.patch.object(throughput, 'measure', lambda rows, level, config: {
@@ -67,7 +83,8 @@ class ThroughputTest(parameterized.TestCase):
     with open(os.path.join(self.output, 'throughput.json'), encoding='utf-8') as stream:
       stored = json.load(stream)
     self.assertEqual({one['level'] for one in stored['measured']}, {
-        f'dm_env:{step_time.__name__}:make?mean_ms=7.0&variation={variation}' for variation in (0., 0.5, 1.)})
+        f'dm_env:{step_time.__name__}:make?mean_ms=7.0&variation={variation}&has_pixels=false'
+        for variation in (0., 0.5, 1.)})
 
   @parameterized.parameters('pong', 'seekavoid_arena_01')
   def test_the_commands_are_those_of_the_binaries(self, task):
@@ -85,7 +102,7 @@ class ThroughputTest(parameterized.TestCase):
       for settings in (found.config, found.protocol, run_config.RunConfig()):
         run_flags.define(settings, values)
       self.assertLen(values(['program', *words[1:]]), 1)
-      self.assertEqual((values.level_name, values.torso, values.unroll_length), (task, 'shallow', 20))
+      self.assertEqual((values.level_name, values.torso, values.unroll_length), (task, 'shallow', 100))
       self.assertEqual(values.batch_size, 1 if row.agent == 'a3c' else 16 if '128' in name else 4)
       self.assertEqual(values.num_environments, 6 if row.agent == 'impala' else 4)
       self.assertEqual(values.dynamic_batching, name != 'IMPALA 48 actors')

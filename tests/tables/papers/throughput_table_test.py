@@ -15,7 +15,8 @@ _SEEKAVOID, _KEYS = 'seekavoid_arena_01', 'rooms_keys_doors_puzzle'
 
 def _measured(task, setting, name, *speeds, gpus=0, level=''):
   return throughput_table.Measured(
-      task, throughput_table.Architecture(setting, name, gpus), level or task, speeds)
+      task, throughput_table.Architecture(setting, name, gpus), level or task, speeds, environments=12, batch_size=8,
+      unroll_length=20)
 
 
 def _rows(measured=()):
@@ -58,6 +59,8 @@ class ThroughputTableTest(parameterized.TestCase):
     self.assertEqual(impala['paper: relative'].value, 24_000 / 5_000)
     self.assertIsNone(rows[_KEYS, 'single machine', 'Batched A2C (sync step)', '1']['here: frames/s'].value)
     self.assertIsNone(rows[_SEEKAVOID, 'single machine', 'Batched A2C (sync step)', '0']['here: frames/s'].value)
+    self.assertEqual(notes[-2], 'Here, IMPALA (dyn. batch) 48 actors has 12 environments and batches of 8 unrolls of '
+                     '20 agent steps.')
     self.assertEqual(notes[-1], f'{_KEYS} was not measured itself. In its place: stand-in')
 
   def test_with_a_gpu_sync_step_is_in_the_row_with_one(self):
