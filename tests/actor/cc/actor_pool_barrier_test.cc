@@ -193,6 +193,40 @@ TEST(ActorPoolBarrierTest, AnActorWhoseWorkerIsReplacedWhileItWaitsGoesOnWaiting
   }
 }
 
+TEST(ActorPoolBarrierTest, ASuccessorThatDiesWaitingIsWaitedForToo) {
+  for (Barrier barrier : {Barrier::kUnroll, Barrier::kStep}) {
+    FakeWorker first(1, 11), second(1, 12), third(1, 13), other(1, 20);
+    TestPool pool(2, 1, 1, barrier);
+    ASSERT_TRUE(pool.Attach(0, first, 0).ok());
+    ASSERT_TRUE(pool.Attach(1, other, 1).ok());
+    first.Serve();
+    other.Serve();
+    for (size_t acted = 0; acted < 2;) acted += pool.Act().size();
+    Checker checker(1);
+    for (int i = 0; i < 2; ++i) checker.Check(pool.AwaitUnroll());
+    first.Die();
+    EXPECT_EQ(pool.AwaitFault().worker, 0);
+    ASSERT_TRUE(pool.Attach(0, second, 0).ok());
+    second.Answer(second.Await());
+    pool.AskForBatch();
+    EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());
+    second.Die();
+    EXPECT_EQ(pool.AwaitFault().worker, 0);
+    ASSERT_TRUE(pool->Release().ok());
+    ASSERT_TRUE(pool.Attach(0, third, 0).ok());
+    EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());  // The release needs its first row.
+    third.Serve();
+    const auto batch = pool.batches.Wait();
+    ASSERT_TRUE(batch.has_value());
+    ASSERT_EQ(batch->batch.items.size(), 2);
+    ASSERT_TRUE(pool.Complete(batch->batch).ok());
+    for (int i = 0; i < 2; ++i) checker.Check(pool.AwaitUnroll());
+    EXPECT_EQ(checker.fewest_unrolls(), 2);  // No surplus unroll of either actor.
+    pool.AskForBatch();
+    EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());
+  }
+}
+
 TEST(ActorPoolBarrierTest, OneActorIsReleasedWhileItsWorkerIsReplaced) {
   FakeWorker dying(1, 1), successor(1, 2);
   TestPool pool(1, 1, 4, Barrier::kUnroll);
