@@ -231,6 +231,11 @@ class ActorHost:
     return inference.specs(self._agents[0].acting_variables)
 
   @property
+  def held(self) -> int:
+    """The number of copies of the parameters that workers hold; see `make_pool`."""
+    return self.num_environments if self._work else 0
+
+  @property
   def actors(self) -> inference.Actors:
     """The ids and places of the actors of this host; see acting.ActorInput."""
     ids = np.arange(self.num_environments, dtype=np.int32) + self._first_actor_id

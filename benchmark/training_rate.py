@@ -1,7 +1,6 @@
 """Measures the speed of a training run, without its start. The training runs in a process of its own."""
 
 from collections.abc import Callable, Sequence
-import itertools
 import json
 import os
 import signal
@@ -9,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from typing import Any, TextIO
 
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
@@ -29,6 +28,34 @@ def split(text: str) -> list[str]:
   return text.split(',') if text else []
 
 
+def start(arguments: Sequence[str], screen: TextIO) -> subprocess.Popen:
+  """Starts a training process, which ends when this process ends, even if this process is killed.
+
+  Args:
+    arguments: the module to run, and its arguments.
+    screen: the file that gets its output.
+  """
+  return subprocess.Popen([sys.executable, '-m', *arguments], env=python_path.environment(), stdout=screen,
+                          stderr=screen, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+
+
+def check(training: subprocess.Popen, screen: TextIO):
+  """Raises RuntimeError, with the output, if a process of `start` has ended."""
+  if training.poll() is not None:
+    screen.seek(0)
+    raise RuntimeError(f'training ended with exit code {training.returncode}: {screen.read()}')
+
+
+def updated_rows(file: str) -> list[dict[str, Any]]:
+  """Returns the rows of a file metrics.jsonl, which need not exist yet, that were written after an update."""
+  if not os.path.exists(file):
+    return []
+  with open(file, encoding='utf-8') as lines:
+    rows = [json.loads(line) for line in lines if line.endswith('\n')]
+  updates = [0, *(row['learner_steps'] for row in rows)]
+  return [row for before, row in zip(updates[:-1], rows, strict=True) if row['learner_steps'] > before]
+
+
 def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: float,
                 suffice: Callable[[list[dict[str, Any]]], bool] = lambda rows: True) -> list[dict[str, Any]]:
   """Trains in a temporary run directory and returns its metrics.
@@ -45,16 +72,12 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
   with tempfile.TemporaryDirectory() as folder, open(f'{folder}/screen', 'w+', encoding='utf-8') as screen:
     interval = min(LOG_INTERVAL_SECONDS, seconds / 8)
     run = {'logdir': f'{folder}/run', 'log_interval_seconds': interval}
-    # The training process ends when this process ends, even if this process is killed.
-    training = subprocess.Popen([sys.executable, '-m', *arguments(run)], env=python_path.environment(), stdout=screen,
-                                stderr=screen, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+    training = start(arguments(run), screen)
     try:
       began, steady = None, []
       while not began or time.monotonic() < began + seconds or len(steady) < _LEAST_ROWS or not suffice(steady):
         time.sleep(interval)
-        if training.poll() is not None:
-          screen.seek(0)
-          raise RuntimeError(f'training ended with exit code {training.returncode}: {screen.read()}')
+        check(training, screen)
         steady = _steady(f'{folder}/run/metrics.jsonl', warm_up_seconds(seconds))
         if steady and not began:
           began = time.monotonic()
@@ -66,10 +89,5 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
 
 def _steady(metrics, warm_up):
   """Returns the rows after the warm-up that were written after an update, as dicts."""
-  if not os.path.exists(metrics):
-    return []
-  with open(metrics, encoding='utf-8') as file:
-    rows = [json.loads(line) for line in file if line.endswith('\n')]
-  rows = [row for row in rows if row['learner_steps']]
-  return [row for before, row in itertools.pairwise(rows) if row['learner_steps'] > before['learner_steps']
-          and row['wall_seconds'] >= rows[0]['wall_seconds'] + warm_up]
+  rows = updated_rows(metrics)
+  return [row for row in rows[1:] if row['wall_seconds'] >= rows[0]['wall_seconds'] + warm_up]

@@ -28,7 +28,6 @@ import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,8 +40,6 @@ from scalable_agents.benchmark import training_rate
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry as levels_lib
 from scalable_agents.processes import cards
-from scalable_agents.processes import parent_death
-from scalable_agents.processes import python_path
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -177,10 +174,8 @@ class _Training:
     self._metrics = os.path.join(folder, 'run', 'metrics.jsonl')
     self._screen = open(os.path.join(folder, 'screen'), 'w+', encoding='utf-8')
     self._interval = interval
-    self._process = subprocess.Popen(
-        [sys.executable, '-m', *arguments({'logdir': os.path.join(folder, 'run'), 'log_interval_seconds': interval})],
-        env=python_path.environment(), stdout=self._screen, stderr=self._screen,
-        preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+    self._process = training_rate.start(
+        arguments({'logdir': os.path.join(folder, 'run'), 'log_interval_seconds': interval}), self._screen)
 
   def __enter__(self) -> '_Training':
     return self
@@ -207,17 +202,15 @@ class _Training:
       RuntimeError: the training process has ended. The message has its output.
     """
     while True:
-      rows = self._rows()[known:]
+      rows = training_rate.updated_rows(self._metrics)[known:]
       if len(rows) >= wanted:
         return rows
-      if self._process.poll() is not None:
-        self._screen.seek(0)
-        raise RuntimeError(f'training ended with exit code {self._process.returncode}: {self._screen.read()}')
+      training_rate.check(self._process, self._screen)
       time.sleep(self._interval / 4)
 
   def speed(self, seconds: float) -> float:
     """Lets it train for some seconds. Returns environment frames per second, without the first rows."""
-    known = len(self._rows())
+    known = len(training_rate.updated_rows(self._metrics))
     self.send(signal.SIGCONT)
     rows = self.next_rows(known, _IGNORED_ROWS + 2)[_IGNORED_ROWS:]
     while rows[-1]['wall_seconds'] - rows[0]['wall_seconds'] < seconds:
@@ -225,15 +218,6 @@ class _Training:
     self.send(signal.SIGSTOP)
     frames, wall_seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
     return frames / wall_seconds
-
-  def _rows(self):
-    """Returns the rows of metrics that were written after an update."""
-    if not os.path.exists(self._metrics):
-      return []
-    with open(self._metrics, encoding='utf-8') as file:
-      rows = [json.loads(line) for line in file if line.endswith('\n')]
-    updates = [0, *(row['learner_steps'] for row in rows)]
-    return [row for row, before in zip(rows, updates[:-1], strict=True) if row['learner_steps'] > before]
 
 
 def measure(rows: Mapping[str, _Row], level: _Level, config: ThroughputConfig) -> dict[str, list[float]]:
