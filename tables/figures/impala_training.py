@@ -13,6 +13,7 @@ from scalable_agents.environments import scores
 from scalable_agents.environments import suite as suite_lib
 from scalable_agents.tables.figures import curves
 from scalable_agents.tables.figures import suites
+from scalable_agents.tables.papers import popart_tables
 from scalable_agents.tables.results import published
 from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
@@ -20,10 +21,11 @@ from scalable_agents.tables.results import runs as runs_lib
 
 def name_of(run: runs_lib.Run) -> str:
   """Returns the paper's name of a run's agent, or a name in the paper's style."""
-  if agent := runs_lib.agent_of(run, published.AGENTS.values()):
+  agent = runs_lib.agent_of(run, published.AGENTS.values()) if run.agent == 'impala' else None
+  if agent:
     return agent.name
-  names = [runs_lib.NAMES.get(run.agent, run.agent), run.flags['torso'], 'experts' if runs_lib.is_expert(run) else '',
-           'PBT' if run.population > 1 else '']
+  name = popart_tables.name_of(run) if run.agent == 'popart_impala' else runs_lib.NAMES.get(run.agent, run.agent)
+  names = [name, run.flags['torso'], 'experts' if runs_lib.is_expert(run) else '', 'PBT' if run.population > 1 else '']
   return ', '.join(name for name in names if name)
 
 

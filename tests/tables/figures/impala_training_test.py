@@ -39,6 +39,13 @@ class ImpalaTrainingTest(run_directories.TestCase):
     self.assertEqual([ends[papers[name]] for name in papers], [46.5, 23.8, 49.4])
     self.assertEqual([line.get_xdata()[-1] for line in (by_frames.lines[0], by_hours.lines[0])], [1000., 1 / 60])
 
+  def test_regression_popart_impala_is_not_drawn_as_impala(self):
+    for name, normalization, score in (('popart', 'popart', 70.), ('heads', 'none', 40.)):
+      self._make(f'{name}/member_00', [1., score], agent='popart_impala', value_normalization=normalization,
+                 population_size=8)
+    by_frames, _ = self._panels(impala_training.draw_scores)
+    self.assertEqual(pictures.ends(by_frames), {'PopArt-IMPALA, deep, PBT': 70., 'MultiHead-IMPALA, deep, PBT': 40.})
+
   def test_experts_are_drawn_against_the_frames_of_all_of_them(self):
     for level, score in (('rooms_watermaze', 0.5), ('natlab_fixed_large_map', 3.)):
       returns = [run_directories.mean_return(level, 0.), run_directories.mean_return(level, score)]
