@@ -45,8 +45,9 @@ class LauncherConfig:
 
   agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(registry.PRESETS) + '; or module:NAME '
                        'of an agent of your own.')
-  population_size: int = setting(0, "Number of members; 0 for the paper's number: 8 for popart_impala_dmlab30, and "
-                                 '24 for IMPALA and PopArt-IMPALA. R2D2 and LASER have 24, too; no paper states it.',
+  population_size: int = setting(0, "Number of members; 0 for the paper's number: 8 for popart_impala_dmlab30, 10 "
+                                 'for laser_dmlab30, and 24 for IMPALA and popart_impala_atari57. All others have '
+                                 '24, too; no paper states it.',
                                  at_least=0, at_most=settings.MAX_PROCESSES)
   logdir: str = setting('runs/population', "The folder of the members' run directories. If it has a population "
                         'already, the population is resumed.')

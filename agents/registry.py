@@ -121,7 +121,8 @@ PRESETS = {  # By the name of the binary.
             trust_region_threshold=0.1,  # As on Atari.
         ),
         _LARGE_ACTION_SET,
-        dataclasses.replace(_DMLAB30_RUN, checkpoint_interval_seconds=_REPLAY_SAVE_SECONDS)),
+        dataclasses.replace(_DMLAB30_RUN, checkpoint_interval_seconds=_REPLAY_SAVE_SECONDS),
+        population_size=10),  # Section 5.1: regular sweeps and populations on DMLab-30 have 10 agents.
 }
 
 

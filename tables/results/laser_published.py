@@ -62,9 +62,9 @@ def _dmlab_agent(name: str) -> published.Agent:
   return published.Agent(name, 'dmlab30', False, 'deep', True, 10_000_000_000, 10, 1, (), runs_lib.LASER)
 
 
-# The paper does not say how many of these it trained. The PopArt paper has populations of 8.
+# Section 5.1: sweeps on DMLab-30 have 10 agents, also those with population-based training.
 _PIXEL_POPART = published.Agent(
-    PIXEL_POPART, 'dmlab30', False, 'deep', True, 10_000_000_000, 8, 1,
+    PIXEL_POPART, 'dmlab30', False, 'deep', True, 10_000_000_000, 10, 1,
     (*published.POPART_SETTINGS, ('action_set', 'popart'), ('use_pixel_control', True)))
 
 

@@ -90,7 +90,7 @@ class BinaryTest(parameterized.TestCase):
     self.assertRegex(screen, f'(?m)^fittest: {folder}/member_0[01]$')
 
   @parameterized.parameters(('impala_atari57', 24), ('impala_dmlab30', 24), ('popart_impala_atari57', 24),
-                            ('popart_impala_dmlab30', 8), ('laser_dmlab30', 24), ('r2d2_atari57', 24))
+                            ('popart_impala_dmlab30', 8), ('laser_dmlab30', 10), ('r2d2_atari57', 24))
   def test_populations_have_the_papers_sizes(self, agent, size):
     self.assertEqual(population.size_of(population.LauncherConfig(agent=agent)), size)
     self.assertEqual(population.size_of(population.LauncherConfig(agent=agent, population_size=3)), 3)

@@ -172,13 +172,13 @@ class LaserTablesTest(run_directories.TestCase):
     preset = _PRESETS['popart_impala_dmlab30']
     for index, (score, others) in enumerate((
         (0.4, {}), (0.5, {}), (0.9, {'use_pixel_control': False}), (0.9, {'value_normalization': 'none'}))):
-      flags = {'use_pixel_control': True, 'population_size': 8, 'learning_rate_decay': False} | others
+      flags = {'use_pixel_control': True, 'population_size': 10, 'learning_rate_decay': False} | others
       self._make(f'population_{index}/member_00', {level: [_mean(level, score)] * 100 for level in levels}, 'dmlab30',
                  preset.config, preset.protocol, agent='popart_impala', total_environment_frames=10_000 * _M, **flags)
     rows, notes = self._table('1')
     row = rows['PopArt-IMPALA+PixelControl (their implementation)', 'DMLab-30, 10B frames', 'mean capped (%)']
     self.assertAlmostEqual(row['this run'].value.mean, 45.)  # Of two populations.
-    self.assertEqual(row['run'], 'scaled down: 1 of 8 agents')
+    self.assertEqual(row['run'], 'scaled down: 1 of 10 agents')
     self.assertIn('population_2/member_00, population_3/member_00', notes[-2] + notes[-1])
 
   def test_every_setting_departs_that_is_not_free(self):
