@@ -107,15 +107,11 @@ def refresh_steps(config: ClusterConfig, papers: int, unroll_length: int) -> int
   Returns:
     The steps. 0: each batch of inference has the newest parameters.
   """
-  match config.parameter_refresh:
-    case 'auto':
-      return papers if config.job_name == 'actor' else 0
-    case 'paper':
-      return papers
-    case 'unroll':
-      return unroll_length
-    case steps:
-      return int(steps)
+  refresh = config.parameter_refresh
+  if refresh == AUTO:
+    return papers if config.job_name == 'actor' else 0
+  named = {PAPER: papers, UNROLL: unroll_length}
+  return named[refresh] if refresh in named else int(refresh)
 
 
 def host_number(config: ClusterConfig) -> int:
