@@ -53,8 +53,8 @@ class ActLoop:
                      config.queue_size, self._line.message, **job.agent.sending(config))
     except ValueError as error:
       raise errors.UserError(f'--level_name: {error}') from error
-    memory.check(
-        host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0, held=host.held)
+    memory.check(host.pool.unroll_spec, host.unroll_spec, host.parameter_specs, config, host.num_environments,
+                 num_learners=0, held=host.held)
     refresh_steps = cluster_config.refresh_steps(
         membership, job.agent.steps_between_fetches(config), config.unroll_length)
     addresses = membership.learner_addresses.split(',')

@@ -53,7 +53,7 @@ def check_stored_frames(specification: environment_workers.Specification, steps:
   check_replay(steps * bytes_per_step, capacity, unit)
 
 
-def check(unroll_spec, parameter_specs, config: runtime_config.RuntimeConfig, num_environments: int,
+def check(unroll_spec, sent_spec, parameter_specs, config: runtime_config.RuntimeConfig, num_environments: int,
           num_learners: int, held: int = 0) -> None:
   """Checks that unrolls and copies of the parameters fit into memory.
 
@@ -61,7 +61,8 @@ def check(unroll_spec, parameter_specs, config: runtime_config.RuntimeConfig, nu
   network computes.
 
   Args:
-    unroll_spec: nest of tf.TensorSpec of one unroll.
+    unroll_spec: nest of tf.TensorSpec of one unroll in the actor pool.
+    sent_spec: nest of tf.TensorSpec of what the queue and the batches hold of it. For A3C, that is a gradient.
     parameter_specs: tf.TensorSpec of each parameter.
     config: the agent's config, with `unroll_length`, `batch_size`, `queue_size` and `policy_lag`.
     num_environments: number of environments of this process. Each fills an unroll.
@@ -71,16 +72,19 @@ def check(unroll_spec, parameter_specs, config: runtime_config.RuntimeConfig, nu
     errors.UserError: they do not fit.
   """
   # The actor pool can hold as many finished unrolls as the queue.
-  unrolls = num_environments + 2 * config.queue_size + 2 * num_learners * config.batch_size
+  unrolls = num_environments + config.queue_size
+  sent = config.queue_size + 2 * num_learners * config.batch_size
   copies = 1 + config.policy_lag * (num_learners > 0) + held
-  unroll_bytes, parameter_bytes = ops.num_bytes(unroll_spec), ops.num_bytes(parameter_specs)
-  needed, there = unrolls * unroll_bytes + copies * parameter_bytes, machine.memory_bytes()
+  unroll_bytes, sent_bytes, parameter_bytes = map(ops.num_bytes, (unroll_spec, sent_spec, parameter_specs))
+  needed = unrolls * unroll_bytes + sent * sent_bytes + copies * parameter_bytes
+  there = machine.memory_bytes()
   if needed > there:
     raise errors.UserError(
         f'--unroll_length={config.unroll_length}, --batch_size={config.batch_size}, --queue_size={config.queue_size}, '
         f'--policy_lag={config.policy_lag}, {num_environments} environments: up to {unrolls:,} unrolls of '
-        f'{unroll_bytes * 1e-6:,.1f} MB and {copies:,} copies of {parameter_bytes * 1e-6:,.1f} MB of parameters need '
-        f'{needed * 1e-9:,.1f} GB of memory, but the machine has {there * 1e-9:,.1f} GB: choose smaller numbers')
+        f'{unroll_bytes * 1e-6:,.1f} MB in the actors, {sent:,} times {sent_bytes * 1e-6:,.1f} MB in the queue and in '
+        f'batches, and {copies:,} copies of {parameter_bytes * 1e-6:,.1f} MB of parameters need {needed * 1e-9:,.1f} '
+        f'GB of memory, but the machine has {there * 1e-9:,.1f} GB: choose smaller numbers')
 
 
 def check_replay(replay_bytes: int, capacity: int, unit: str, batch_bytes: int = 0, batch_size: int = 0,

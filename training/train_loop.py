@@ -165,7 +165,7 @@ class Trainer:
     self.learner = self._make_learner(make_agent, device)
     host.make_pool(make_agent, config.unroll_length, config.queue_size, lambda line: self._log.report_fault(line),
                    config.barrier, **job.agent.sending(config))
-    memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
+    memory.check(host.pool.unroll_spec, host.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices), host.held)
     self._publisher = publisher_lib.Publisher(
         self.learner, config.policy_lag, device if host.is_idle else host.device, port.parameters_name if port else '',

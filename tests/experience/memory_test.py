@@ -14,6 +14,8 @@ from scalable_agents.records import errors
 
 _UNROLL = {'pixels': tf.TensorSpec([21, 84, 84, 4], tf.uint8), 'reward': tf.TensorSpec([21], tf.float32)}
 _UNROLL_BYTES = 21 * (84 * 84 * 4 + 4)
+_SENT = [tf.TensorSpec([500_000], tf.float32)]  # In place of an unroll: larger, as a gradient may be.
+_SENT_BYTES = 2_000_000
 _PARAMETERS = [tf.TensorSpec([1000], tf.float32), tf.TensorSpec([], tf.float32)]
 
 
@@ -24,17 +26,21 @@ class MemoryTest(absltest.TestCase):
 
   def test_unrolls_and_parameters_are_counted(self):
     config = configs.ImpalaConfig(batch_size=3, queue_size=2, policy_lag=4)
-    needed = (5 + 2 * 2 + 2 * 2 * 3) * _UNROLL_BYTES + (1 + 4) * 4004
+    needed = (5 + 2) * _UNROLL_BYTES + (2 + 2 * 2 * 3) * _SENT_BYTES + (1 + 4) * 4004
     with self._with(needed):
-      memory.check(_UNROLL, _PARAMETERS, config, num_environments=5, num_learners=2)
+      memory.check(_UNROLL, _SENT, _PARAMETERS, config, num_environments=5, num_learners=2)
     with self._with(needed - 1), self.assertRaisesRegex(
-        errors.UserError, '^--unroll_length=20, --batch_size=3, --queue_size=2, --policy_lag=4, 5 environments: '
-        'up to 21 unrolls of 0.6 MB and 5 copies of 0.0 MB of parameters need 0.0 GB of memory, .*$'):
-      memory.check(_UNROLL, _PARAMETERS, config, num_environments=5, num_learners=2)
+        errors.UserError, '^--unroll_length=20, --batch_size=3, --queue_size=2, --policy_lag=4, 5 environments: up to '
+        '7 unrolls of 0.6 MB in the actors, 14 times 2.0 MB in the queue and in batches, and 5 copies of 0.0 MB of '
+        'parameters need 0.0 GB of memory, .*$'):
+      memory.check(_UNROLL, _SENT, _PARAMETERS, config, num_environments=5, num_learners=2)
 
   def test_an_actor_host_has_no_batches_and_one_copy(self):
-    with self._with((5 + 2) * _UNROLL_BYTES + 4004):
-      memory.check(_UNROLL, _PARAMETERS, configs.ImpalaConfig(policy_lag=9), num_environments=5, num_learners=0)
+    config, needed = configs.ImpalaConfig(policy_lag=9), (5 + 1) * _UNROLL_BYTES + _SENT_BYTES + 4004
+    with self._with(needed):
+      memory.check(_UNROLL, _SENT, _PARAMETERS, config, num_environments=5, num_learners=0)
+    with self._with(needed - 1), self.assertRaises(errors.UserError):
+      memory.check(_UNROLL, _SENT, _PARAMETERS, config, num_environments=5, num_learners=0)
 
   def test_environments_are_counted_before_they_are_made(self):
     with self._with(23_000_000_000):
