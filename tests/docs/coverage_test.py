@@ -1,6 +1,7 @@
 """Tests docs/coverage.md: it lists every item of the papers, and each of its commands is one that its program takes.
 
-A command is a code span that starts with //. To cover a new program, only name it on the page.
+A command is a code span that starts with //. To cover a new program, only name it on the page. In a command, IMAGES is
+the folder of the photographs for DMLab-30.
 """
 
 import dataclasses
@@ -8,6 +9,7 @@ import functools
 import re
 import runpy
 import shlex
+import sys
 from unittest import mock
 
 from absl import flags
@@ -19,20 +21,26 @@ from scalable_agents.cluster import cluster_config
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry as environments
 from scalable_agents.population import population_config
+from scalable_agents.processes import python_path
 from scalable_agents.processes import quiet
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
+from scalable_agents.records import settings
 from scalable_agents.tests import source_tree
 
 _PAGE = 'coverage.md'
 _ITEMS = {  # Section of the page -> what the paper has.
     'IMPALA': [*(f'Figure {n}' for n in (1, 2, 3, 4, 5, 6, 'B.1', 'D.1', 'E.1', 'E.2', 'E.3', 'E.4', 'F.1')),
                *(f'Table {n}' for n in (1, 2, 3, 4, 'B.1', 'C.1', 'D.1', 'D.2', 'D.3', 'G.1')),
-               *(f'Remark {n}' for n in (1, 2, 3)), 'Theorem 1', 'Theorem 2'],
-    'PopArt-IMPALA': ['Summary of results', *(f'Figure {n}' for n in range(1, 6))],
-    'R2D2': [*(f'Figure {n}' for n in range(1, 12)), *(f'Table {n}' for n in range(1, 5))],
+               *(f'Remark {n}' for n in (1, 2, 3)), 'Theorem 1', 'Theorem 2',
+               *(f'Appendix {n}' for n in ('A.1', 'A.2', 'A.3', 'B', 'C', 'D', 'E.1', 'E.2', 'E.3', 'F', 'G'))],
+    'PopArt-IMPALA': ['Summary of results', *(f'Figure {n}' for n in range(1, 6)), 'Implementation notes'],
+    'R2D2': [*(f'Figure {n}' for n in range(1, 12)), *(f'Table {n}' for n in range(1, 5)),
+             *(f'Appendix, {part}' for part in ('Effect of distributed RL agent training', 'Extended results',
+                                                'Hyper-parameters', 'Full results'))],
     'LASER': [*(f'Figure {n}' for n in range(1, 5)), 'Table 1', 'Table 2', 'Algorithm 1',
-              *(f'Proposition {n}' for n in range(1, 6))],
+              *(f'Proposition {n}' for n in range(1, 6)),
+              *(f'Appendix {n}' for n in ('A.1', 'A.2', 'A.3', 'B', 'C', 'D'))],
 }
 
 
@@ -52,16 +60,22 @@ _COMMANDS = sorted({command for *_, cells in _rows() for command in re.findall('
 
 @functools.cache
 def _program(module):
-  """Returns the defaults of a program's flags, and whether it passes other flags on to an agent. Does not run it."""
+  """Reads what a program is, without running it.
+
+  Returns:
+    The defaults of its flags, whether it passes other flags on to an agent, and its function that checks its config.
+  """
   parts, takes_others = [], []
   with mock.patch.object(run_flags, 'define', parts.append), mock.patch.object(quiet, 'start'), mock.patch.object(
       run_flags, 'run_main', lambda _, **named: takes_others.append(bool(named))):
-    runpy.run_module(module, run_name='__main__')
-  return parts, takes_others[-1]
+    names = runpy.run_module(module, run_name='__main__')
+  defaults, = parts
+  home = names if type(defaults).__module__ == '__main__' else vars(sys.modules[type(defaults).__module__])
+  return defaults, takes_others[-1], home.get('validate', settings.check)
 
 
 def _parse(parts, arguments):
-  """Parses flags as a program does, and checks the range of each. Returns the flags."""
+  """Parses flags as a program does. Returns the flags."""
   flag_values = flags.FlagValues()
   flags.DEFINE_bool('help', False, '', flag_values=flag_values)
   for defaults in parts:
@@ -69,18 +83,28 @@ def _parse(parts, arguments):
   rest = flag_values(['program', *arguments])
   if rest != ['program']:
     raise ValueError(f'no such argument: {rest[1:]}')
-  for defaults in parts:
-    run_flags.config_from_flags(type(defaults), flag_values=flag_values)
   return flag_values
 
 
-def _parse_agents(name, arguments):
-  """Parses the flags of a preset's program, and checks that the level exists."""
+def _check_agent(name, arguments):
+  """Checks the flags of a preset's program together, as the program does, and that the levels exist."""
   preset = registry.PRESETS[name]
-  parts = preset.config, preset.protocol, population_config.PopulationConfig(), cluster_config.ClusterConfig()
-  flag_values = _parse((*parts, preset.run), arguments)
-  for level in environments.expand(flag_values['level_name'].value):
+  agent = python_path.load(preset.agent)
+  population, cluster = population_config.PopulationConfig(), cluster_config.ClusterConfig()
+  flag_values = _parse((preset.config, preset.protocol, population, cluster, preset.run), arguments)
+  if flag_values['help'].value:
+    return
+  read = functools.partial(run_flags.config_from_flags, flag_values=flag_values)
+  config = read(agent.config, agent.validate)
+  read(type(population), population_config.validate)
+  read(type(cluster), cluster_config.validate)
+  run = agent.complete_run(config, read(type(preset.run)))
+  if config.sweep_index >= agent.sweep.num_samples:
+    raise ValueError(f'--sweep_index={config.sweep_index}: want at most {agent.sweep.num_samples - 1}')
+  for level in environments.expand(config.level_name):
     _check_level(level)
+  if run.mode == 'train':  # An evaluation has the settings of its run.
+    read(type(preset.protocol)).validate(environments.expand(config.level_name))
 
 
 @functools.cache
@@ -90,19 +114,20 @@ def _check_level(level):
 
 
 def _check(command):
-  """Raises an error if the program of a command does not exist or does not take its flags."""
-  target, *arguments = shlex.split(command)
+  """Raises an error if the program of a command does not exist, or refuses its flags."""
+  target, *arguments = shlex.split(command.replace('--dataset_path=IMAGES', f'--dataset_path={dmlab.DUMMY_DATASET}'))
   package, name = target.removeprefix('//').split(':')
   if package == 'agents' and name in registry.PRESETS:
-    return _parse_agents(name, arguments)
-  parts, takes_others = _program(f'scalable_agents.{package}.{name}')
-  names = {field.name for part in parts for field in dataclasses.fields(part)}
+    return _check_agent(name, arguments)
+  defaults, takes_others, validate = _program(f'scalable_agents.{package}.{name}')
+  names = {field.name for field in dataclasses.fields(defaults)}
   own = [argument for argument in arguments
          if not takes_others or re.match('--([a-z_]*)', argument)[1].removeprefix('no') in names]
-  flag_values = _parse(parts, own)
+  config = run_flags.config_from_flags(type(defaults), validate, flag_values=_parse([defaults], own))
   if takes_others:
-    agent = flag_values['agent'].value if 'agent' in names else 'impala_atari57'
-    _parse_agents(agent, [argument for argument in arguments if argument not in own])
+    shares = getattr(config, 'share', False) or getattr(config, 'share_replay', False)  # Of laser_sweep, population.
+    agents = [argument for argument in arguments if argument not in own]
+    _check_agent(getattr(config, 'agent', 'impala_atari57'), agents + ['--shared_replay=localhost:20000'] * shares)
 
 
 class CoverageTest(parameterized.TestCase):
@@ -125,7 +150,12 @@ class CoverageTest(parameterized.TestCase):
   @parameterized.parameters(
       '//agents:impala_atari57 --level_name=no_such_game', '//agents:impala_atari57 --no_such_flag=1',
       '//agents:impala_atari57 --batch_size=0', '//agents:no_such_program', '//tables:impala --tabel=3',
-      '//agents:population --agent=impala_atari57 --no_such_flag=1', '//tables:impala word')
+      '//agents:population --agent=impala_atari57 --no_such_flag=1', '//tables:impala word',
+      # Flags that are refused together.
+      '//agents:impala_dmlab30', '//agents:impala_dmlab30 --level_name=rooms_watermaze --sweep_index=24',
+      '//agents:laser_atari57 --level_name=pong --replay_share=0 --nolearn_online', '//tables:impala --runs=runs/x',
+      '//agents:r2d2_atari57 --level_name=pong --samples_per_period=50',
+      '//agents:laser_sweep --level_name=pong --replay_share=0', '//agents:laser_sweep --level_name=pong --agents=10')
   def test_a_wrong_command_is_found(self, command):
     with self.assertRaises((ValueError, ImportError, errors.UserError, flags.Error)):
       _check(command)
