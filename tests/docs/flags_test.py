@@ -70,7 +70,7 @@ class FlagsTest(parameterized.TestCase):
     text = text[text.index('## The paper'):text.index('Table 1 has the paper')]
     commands = re.findall(r'bazel run //(\w+):(\w+) -- ((?:.*\\\n)*.*)', text)
     programs = [program for _, program, _ in commands]
-    self.assertEqual(programs, ['laser_atari57', *5 * ['laser_sweep'], *3 * ['population'], 'laser', 'laser'])
+    self.assertEqual(programs, ['laser_atari57', *5 * ['laser_sweep'], *2 * ['population'], 'laser', 'laser'])
     for _, program, arguments in commands:
       words = [word for word in shlex.split(arguments.replace('$game', 'pong')) if word != '\n']
       if program == 'laser':
