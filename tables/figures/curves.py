@@ -50,10 +50,11 @@ def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False) -> tuple
   """
   columns = min(6, math.ceil(math.sqrt(len(levels))))
   lines = math.ceil(len(levels) / columns)
-  picture, grid = drawing.grid(lines, columns, 1 + 3.4 * max(columns, 2), 1 + 2.5 * lines)
+  picture, grid = drawing.grid(lines, columns, 1 + 3.4 * max(columns, 2), 0.5 + 2.5 * lines)
   panels = dict(zip(levels, grid.flat, strict=False))
   for level, axes in panels.items():
     axes.set_title(level, color=drawing.INK, loc='left', fontsize=9)
+    drawing.returns_axis(axes)
     drawing.plain(axes, 'both')
   for axes in grid.flat[len(levels):]:
     axes.set_visible(False)

@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib import figure
 from matplotlib import ticker
+from matplotlib.backends import backend_agg
 import numpy as np
 
 from scalable_agents.records import run_directory
@@ -14,13 +15,17 @@ INK = '#3b3b3b'
 PAPER = '#b8c4d0'
 LINES = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3', '#a3812a', '#b0306a')
 _HUMAN = _LINEAR_UP_TO = 100.  # Per cent.
-_SCORES = (-100, 0, 50, 100, 1000, 10_000)  # Per cent, marked on logarithmic axes.
+_SCORES = (-100, 0, 25, 50, 75, 100, 1000, 10_000)  # Per cent, marked on logarithmic axes.
+_UNITS = ((1_000_000, 'M'), (1_000, 'K'))
 _STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
 
 
 def grid(rows: int, columns: int, width: float, height: float, sharex: bool = False,
          sharey: bool = False) -> tuple[figure.Figure, np.ndarray]:
-  """Returns a picture, with its width and height in inches, and its panels, [rows, columns]."""
+  """Returns a picture, with its width and height in inches, and its panels, [rows, columns].
+
+  `title_and_legend` adds to the height.
+  """
   picture = figure.Figure(figsize=(width, height), dpi=110, layout='constrained')
   return picture, picture.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
 
@@ -40,6 +45,15 @@ def frames_axis(axes: Any):
   axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
   axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
   axes.set_xlim(left=0)
+
+
+def returns_axis(axes: Any):
+  """Formats the vertical axis for returns, which have from one to seven digits."""
+  def text(value, _):
+    unit, letter = next(((unit, letter) for unit, letter in _UNITS if abs(value) >= 10 * unit), (1, ''))
+    return f'{value / unit:,.6g}{letter}'
+
+  axes.yaxis.set_major_formatter(ticker.FuncFormatter(text))
 
 
 def frames_panel(axes: Any, quantity: str, title: str = '', frames: str = 'environment frames'):
@@ -76,6 +90,7 @@ def scores_axis(axes: Any, is_logarithmic: bool):
 
 def vertical_scores_axis(axes: Any):
   """Formats the vertical axis for human-normalised Atari scores. It is logarithmic above 100 %."""
+  axes.set_ylim(bottom=min(axes.dataLim.y0, 0.) - 5)  # Otherwise it would be far below the lowest score.
   axes.set_yscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
   axes.yaxis.set_major_locator(ticker.FixedLocator(_SCORES))
   axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda score, _: f'{score:,.0f}'))
@@ -114,17 +129,27 @@ def mean_and_range(axes: Any, frames: np.ndarray, values: np.ndarray, label: str
   axes.fill_between(frames, values.min(axis=0), values.max(axis=0), color=style['color'], alpha=0.2, linewidth=0)
 
 
-def title(picture: figure.Figure, text: str):
-  """Adds a title above the panels."""
-  picture.suptitle(text, x=0.01, ha='left', color=INK, fontsize=11)
-
-
 def title_and_legend(picture: figure.Figure, text: str, panels: Iterable[Any]):
-  """Adds a title above the panels, and below the title a legend of the lines and bars in all panels."""
+  """Adds a title above the panels, and below the title a legend of the lines and bars in all panels.
+
+  The legend has two columns if they fit. The picture grows by the height of title and legend, and becomes wider if it
+  is narrower than they are.
+  """
   handles = {handle.get_label(): handle for axes in panels for handle in labelled(axes)}
-  # The title is the legend's title, because matplotlib would draw a figure title over the legend.
-  picture.legend(handles.values(), handles.keys(), title=text, alignment='left', loc='outside upper left', ncols=2,
-                 frameon=False, fontsize=9, title_fontproperties={'size': 11})
+  renderer = backend_agg.FigureCanvasAgg(picture).get_renderer()
+
+  def add(columns):
+    # The title is the legend's title, because matplotlib would draw a figure title over the legend.
+    return picture.legend(handles.values(), handles.keys(), title=text, alignment='left', loc='outside upper left',
+                          ncols=columns, frameon=False, fontsize=9, title_fontproperties={'size': 11})
+
+  legend = add(2)
+  if legend.get_window_extent(renderer).width > picture.bbox.width:
+    legend.remove()
+    legend = add(1)
+  box = legend.get_window_extent(renderer)
+  width, height = picture.get_size_inches()
+  picture.set_size_inches(max(width, box.width / picture.dpi), height + box.height / picture.dpi)
 
 
 def save(picture: figure.Figure, file: str):

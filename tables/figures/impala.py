@@ -6,6 +6,7 @@ Espeholt et al. 2018, tables B.1 and C.1 (bars), figures 4 and E.1 (a sweep's cu
 
 import collections
 from collections.abc import Mapping, Sequence
+import math
 import textwrap
 from typing import Any
 
@@ -45,7 +46,7 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result]) -> figure
   names = [name for name in published.LEVEL_SCORES[suite_name] if name in published.AGENTS]
   order = sorted(suite.test_levels, key=lambda level: _normalised_paper(suite_name, names[-1], level))
   positions = np.arange(len(order))
-  picture, (panels,) = drawing.grid(1, len(names), 3 + 3.6 * len(names), 1.4 + 0.22 * len(order), sharex=True,
+  picture, (panels,) = drawing.grid(1, len(names), 3 + 3.6 * len(names), 0.8 + 0.22 * len(order), sharex=True,
                                     sharey=True)
   extents = {name: textwrap.wrap(gathered[name].summary(suite.summary).extent, _EXTENT_WIDTH) for name in names}
   above_extents = 6 + 11 * max(map(len, extents.values()))  # Points.
@@ -119,17 +120,17 @@ def draw_sweep_curves(found: Sequence[sweep.Sample]) -> figure.Figure | None:
   if not best:
     return None
   samples = collections.Counter((sample.level, sample.line) for sample in found)
+  styles = curves.styles_of(dict.fromkeys(line for _, line in best))
   picture, panels = _level_panels(list(dict.fromkeys(level for level, _ in best)))
+  for (level, line), three in best.items():
+    panels[level].plot(*_mean_curve(three), linewidth=1.6, label=f'{line}: best {len(three)} of {samples[level, line]}',
+                       **styles[line])
   for level, axes in panels.items():
-    lines = {line: three for (of_level, line), three in best.items() if of_level == level}
-    for number, (line, three) in enumerate(lines.items()):
-      axes.plot(*_mean_curve(three), linewidth=1.6, label=f'{line}: best {len(three)} of {samples[level, line]}',
-                **drawing.line_style(number))
     axes.set_xlabel('environment frames', color=drawing.INK)
     axes.set_ylabel(f'training {sweep.unit(level)}', color=drawing.INK)
     drawing.frames_axis(axes)
-    _legend_below(axes)
-  drawing.title(picture, 'Mean of the best 3 samples by final training score (figure 4, upper row)')
+  drawing.title_and_legend(picture, 'Mean of the best 3 samples by final training score (figure 4, upper row)',
+                           panels.values())
   return picture
 
 
@@ -143,7 +144,7 @@ def draw_action_values(found: Sequence[sweep.Sample]) -> figure.Figure | None:
   """
   values, lines = {}, {}  # Level -> values of the setting; level -> setting -> samples, best first.
   for sample in found:
-    if sample.score:
+    if sample.score and 'off_policy_correction' in sample.flags:  # A3C and batched A2C have no such setting.
       values.setdefault(sample.level, set()).add(sample.flags.get('action_values', 'bootstrapped'))
       lines.setdefault(sample.level, {}).setdefault(sample.line, []).append(sample)
   levels = [level for level in lines if len(values[level]) > 1]
@@ -151,7 +152,7 @@ def draw_action_values(found: Sequence[sweep.Sample]) -> figure.Figure | None:
     return None
   names = dict.fromkeys(line for level in levels for line in lines[level])
   styles = curves.styles_of(names)
-  picture, panels = drawing.grid(len(levels), 2, 10.5, 1 + 0.13 * len(names) + 3 * len(levels))
+  picture, panels = drawing.grid(len(levels), 2, 10.5, 0.3 + 3 * len(levels))
   for level, row in zip(levels, panels, strict=True):
     for axes, most, shown in zip(row, (3, None), ('best 3 samples', 'all samples'), strict=True):
       for line, samples in lines[level].items():
@@ -168,22 +169,23 @@ def draw_stability(found: Sequence[sweep.Sample]) -> figure.Figure:
   Args:
     found: from `sweep.samples`.
   """
+  styles = curves.styles_of(dict.fromkeys(sample.line for sample in found))
   picture, panels = _level_panels(list(dict.fromkeys(sample.level for sample in found)))
   for level, axes in panels.items():
     most = 1
     lines = runs_lib.grouped((sample for sample in found if sample.level == level), lambda sample: sample.line)
-    for number, (line, samples) in enumerate(lines.items()):
+    for line, samples in lines.items():
       if reached := [sample.score for sample in samples if sample.score]:
         ranks = np.arange(1, len(reached) + 1)
         axes.errorbar(ranks, [score.mean for score in reached], [score.spread or 0 for score in reached], marker='o',
-                      markersize=3.5, linewidth=1.6, elinewidth=0.8, label=line, **drawing.line_style(number))
+                      markersize=3.5, linewidth=1.6, elinewidth=0.8, label=line, **styles[line])
         most = max(most, len(reached))
     axes.set_xlabel('hyper-parameter combination, best first', color=drawing.INK)
     axes.set_ylabel(f'final training {sweep.unit(level)}', color=drawing.INK)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axes.set_xlim(0.5, most + 0.5)
-    _legend_below(axes)
-  drawing.title(picture, 'Stability: final training scores of all samples (figure 4, lower row)')
+  drawing.title_and_legend(picture, 'Stability: final training scores of all samples (figure 4, lower row)',
+                           panels.values())
   return picture
 
 
@@ -197,7 +199,7 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
     name: name of the fittest member.
     compared: the learning rate of a run without a population, for figure F.1.
   """
-  picture, (panels,) = drawing.grid(1, len(members), 1 + 3.6 * len(members), 3.6)
+  picture, (panels,) = drawing.grid(1, len(members), 1 + 3.6 * len(members), 3)
   for hyper_parameter, axes in zip(members, panels, strict=True):
     for points in members[hyper_parameter]:
       axes.step(*np.transpose(points), where='post', color=drawing.PAPER, linewidth=0.9, label='members')
@@ -219,11 +221,16 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
 
 def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]:
   """Makes a picture with a panel for each level."""
-  picture, (row,) = drawing.grid(1, len(levels), 1.5 + 4.5 * max(len(levels), 2), 4.6)
-  panels = dict(zip(levels, row, strict=True))
+  columns = min(3, len(levels))
+  lines = math.ceil(len(levels) / columns)
+  picture, grid = drawing.grid(lines, columns, 1.5 + 4 * max(columns, 2), 0.3 + 3.2 * lines)
+  panels = dict(zip(levels, grid.flat, strict=False))
   for level, axes in panels.items():
-    axes.set_title(level, color=drawing.INK, loc='left', fontweight='bold', fontsize=10)
+    axes.set_title(level, color=drawing.INK, loc='left', fontsize=10)
+    drawing.returns_axis(axes)
     drawing.plain(axes, 'both')
+  for axes in grid.flat[len(levels):]:
+    axes.set_visible(False)
   return picture, panels
 
 
@@ -237,11 +244,6 @@ def _mean_curve(samples: Sequence[sweep.Sample]) -> tuple[np.ndarray, np.ndarray
   at = np.linspace(min(begin, end), end, _POINTS)
   means = [np.mean([np.interp(at, *np.transpose(curve)) for curve in sample.curves], axis=0) for sample in samples]
   return at, np.mean(means, axis=0)
-
-
-def _legend_below(axes: Any):
-  if drawing.labelled(axes):
-    axes.legend(loc='upper left', bbox_to_anchor=(0, -0.18), frameon=False, fontsize=8)
 
 
 def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:

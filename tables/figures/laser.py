@@ -72,7 +72,7 @@ def draw_rejected(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
         of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(of_run)
   if not of_levels:
     return None
-  picture, panels = drawing.grid(len(of_levels), len(_REJECTED), 11, 1.2 + 0.13 * len(styles) + 2.9 * len(of_levels))
+  picture, panels = drawing.grid(len(of_levels), len(_REJECTED), 11, 0.3 + 2.9 * len(of_levels))
   for row, (level, rows) in zip(panels, sorted(of_levels.items()), strict=True):
     for axes, (metric, steps) in zip(row, _REJECTED.items(), strict=True):
       curves.draw_lines(axes, rows, metric, styles)
@@ -97,7 +97,7 @@ def _draw_scores(tasks: Mapping[str, Sequence[runs_lib.Run]], title: str) -> fig
   if not of_tasks:
     return None
   styles = curves.styles_of(dict.fromkeys(name for _, lines in of_tasks.values() for name in lines))
-  picture, panels = drawing.grid(len(of_tasks), 1, 11, 1.2 + 0.13 * len(styles) + 4 * len(of_tasks))
+  picture, panels = drawing.grid(len(of_tasks), 1, 11, 0.3 + 4 * len(of_tasks))
   for axes, (task, (width, lines)) in zip(panels.flat, of_tasks.items(), strict=True):
     for name, curve in lines.items():
       filled = np.flatnonzero(np.isfinite(curve.values).all(axis=0))

@@ -59,7 +59,7 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]]) -> figure.Figure |
   one = next(iter(agents.values()))[0]  # All are on the same levels.
   measure = popart_tables.summary_measure(one)
   rows, styles = curves.rows_of(agents), curves.styles_of(agents)
-  picture, ((axes,),) = drawing.grid(1, 1, 8.5, 4.8)
+  picture, ((axes,),) = drawing.grid(1, 1, 8.5, 4)
   curves.draw_lines(axes, rows, f'suite_score/{measure}', styles)
   if not axes.lines:
     return None
@@ -127,7 +127,7 @@ def draw_statistics(run: runs_lib.Run) -> figure.Figure | None:
   levels = sorted(levels, key=lambda level: level not in _PAPERS_GAMES)[:len(_PAPERS_GAMES)]
   if not levels:
     return None
-  picture, panels = drawing.grid(2, len(levels), 1 + 3 * max(len(levels), 2), 5, sharex=True)
+  picture, panels = drawing.grid(2, len(levels), 1 + 3 * max(len(levels), 2), 4.4, sharex=True)
   for (upper, lower), level in zip(panels.T, levels, strict=True):
     means, scales = (curves.points(rows, f'popart/{name}/{level}') for name in ('mean', 'scale'))
     if len(means):

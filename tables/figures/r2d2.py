@@ -62,7 +62,7 @@ def draw_delta_q(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
         runs_of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(run)
   if not of_levels:
     return None
-  picture, panels = drawing.grid(len(of_levels), 2, 11, 1.2 + 0.25 * len(styles) + 2.9 * len(of_levels))
+  picture, panels = drawing.grid(len(of_levels), 2, 11, 0.3 + 2.9 * len(of_levels))
   for (left, right), (level, rows) in zip(panels, sorted(of_levels.items()), strict=True):
     _draw_bars(left, rows, styles)
     returns = curves.returns_of(runs_of_levels[level])
@@ -95,7 +95,7 @@ def draw_actors(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   groups = {number: r2d2_variants.by_strategy(by_actors[number]) for number in sorted(by_actors, reverse=True)}
   styles = curves.styles_of(dict.fromkeys(name for of_number in groups.values() for name in of_number))
   levels = sorted(runs_lib.by_level([run for group in by_actors.values() for run in group]))
-  picture, panels = drawing.grid(len(groups), len(_ACTORS_AXES), 11, 1.2 + 0.25 * len(styles) + 2.7 * len(groups))
+  picture, panels = drawing.grid(len(groups), len(_ACTORS_AXES), 11, 0.3 + 3 * len(groups))
   for row, (number, of_number) in zip(panels, groups.items(), strict=True):
     rows = curves.rows_of(of_number)
     for axes, (metric, quantity) in zip(row, _ACTORS_AXES.items(), strict=True):
@@ -163,7 +163,7 @@ def draw_memory(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
         of_levels.setdefault(level, {}).setdefault(name, []).append(histories)
   if not of_levels:
     return None
-  picture, panels = drawing.grid(len(of_levels), len(_MEMORY_AXES), 11, 1.2 + 0.25 * len(styles) + 2.6 * len(of_levels))
+  picture, panels = drawing.grid(len(of_levels), len(_MEMORY_AXES), 11, 0.3 + 2.6 * len(of_levels))
   for row, (level, found) in zip(panels, sorted(of_levels.items()), strict=True):
     _draw_histories(row, found, styles)
     row[0].set_title(level, color=drawing.INK, loc='left', fontsize=10)

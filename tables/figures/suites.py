@@ -55,7 +55,7 @@ def draw_scores(suite: suite_lib.Suite, lines: Lines, papers: Mapping[str, float
     title: the figure's title.
     frames: the label of the axis of frames.
   """
-  picture, (panels,) = drawing.grid(1, 2, 11, 4.6, sharey=True)
+  picture, (panels,) = drawing.grid(1, 2, 11, 3.8, sharey=True)
   styles = curves.styles_of(lines)
   for axes, against, unit in zip(panels, (curves.FRAMES, curves.SECONDS), (1, _SECONDS_PER_HOUR), strict=True):
     for label, of_line in lines.items():
@@ -95,7 +95,7 @@ def draw_bars(rows: curves.Rows, papers: Mapping[str, Mapping[str, float]], is_l
     return None
   first = next(iter(bars.values()))
   levels.sort(key=lambda level: first.get(level, 0.))
-  picture, ((axes,),) = drawing.grid(1, 1, 8, 1.6 + len(levels) * (0.12 + 0.16 * len(bars)))
+  picture, ((axes,),) = drawing.grid(1, 1, 8, 0.8 + len(levels) * (0.12 + 0.1 * len(bars)))
   height = 0.8 / len(bars)
   for number, (name, finals) in enumerate(bars.items()):
     places = {level: levels.index(level) + 0.4 - (number + 0.5) * height for level in finals}

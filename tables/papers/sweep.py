@@ -28,7 +28,7 @@ Points = Sequence[tuple[float, float]]  # (environment frames, score).
 class Sample(NamedTuple):
   """One sample of the hyper-parameters. Its runs differ only in the seed."""
   level: str
-  line: str              # Network, correction, and every other setting in which the level's runs differ.
+  line: str              # Network, agent, correction, and every other setting in which the level's runs differ.
   flags: dict[str, Any]  # The flags of the first run.
   score: results.Score | None  # At the end of training. None if a run has not finished an episode of each level.
   frames: int            # Environment frames of training so far, the minimum over the runs.
@@ -94,8 +94,8 @@ def table(found: Sequence[Sample]) -> layout.Table:
   notes += [f'{level}, {line}: the mean of the best 3 samples is '
             f'{statistics.fmean(sample.score.mean for sample in best if sample.score):.2f}.'
             for (level, line), best in best_three(found).items() if len(best) == 3]
-  notes.append('Setting: the network, the correction, and every other setting in which runs of the level differ, '
-               f'except {", ".join(sweeps.IMPALA.ranges)}.')
+  notes.append('Setting: the network, the agent unless all are IMPALA, the correction, and every other setting in '
+               f'which runs of the level differ, except {", ".join(sweeps.IMPALA.ranges)}.')
   notes.append('The paper shows these results in figure 4, and prints no numbers of single samples.')
   return layout.Table('Sweep: training scores of samples of hyper-parameters, best first', columns, rows, notes)
 
@@ -106,14 +106,16 @@ def _lines(runs: Sequence[runs_lib.Run]) -> list[str]:
   # Agents have different settings, so only runs of one agent are compared.
   places = [(those['level_name'], those['agent']) for those in settings]
   differing = results.differing(places, settings, _IN_OTHER_COLUMNS)
-  return [', '.join([*_names(those), *others]) for those, others in zip(settings, differing, strict=True)]
+  with_agent = any(those['agent'] != 'impala' for those in settings)
+  return [', '.join([*_names(those, with_agent), *others]) for those, others in zip(settings, differing, strict=True)]
 
 
-def _names(settings: Mapping[str, Any]) -> list[str]:
-  """Returns the network, the correction if the agent has one, and the agent unless it is IMPALA."""
+def _names(settings: Mapping[str, Any], with_agent: bool) -> list[str]:
+  """Returns the network, the agent if wanted, and the correction if the agent has one."""
   agent = settings['agent']
-  names = [settings['torso'], settings.get('off_policy_correction', '')]
-  return [name for name in (*names, '' if agent == 'impala' else runs_lib.NAMES.get(agent, f'agent={agent}')) if name]
+  names = (settings['torso'], runs_lib.NAMES.get(agent, f'agent={agent}') if with_agent else '',
+           settings.get('off_policy_correction', ''))
+  return [name for name in names if name]
 
 
 def _natural(text: str) -> list[str | float]:

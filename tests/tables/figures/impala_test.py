@@ -132,8 +132,9 @@ class FiguresTest(run_directories.TestCase):
         run_directories.single_game(self.folder, f'{values}_{index}', curves={'pong': [0., final]}, frames=200,
                                     sweep_index=index, learning_rate=1e-3 * (index + 1), action_values=values)
     run_directories.single_game(self.folder, 'other', level_name='breakout', curves={'breakout': [1., 2.]})
+    run_directories.single_game(self.folder, 'a3c', agent='a3c', off_policy_correction=None, curves={'pong': [1., 2.]})
     panels = pictures.panels(self, impala_figures.draw_action_values, sweep.samples(self.read()))
-    name = 'deep, vtrace, action_values='
+    name = 'deep, IMPALA, vtrace, action_values='
     self.assertEqual([{line.get_label(): line.get_ydata()[-1] for line in axes.lines} for axes in panels],
                      [{f'{name}bootstrapped': 6., f'{name}one_step': 2.},
                       {f'{name}bootstrapped': 5., f'{name}one_step': 2.}])

@@ -39,7 +39,7 @@ class SweepTest(run_directories.TestCase):
     self._pong(0, 1.0)
     self._pong(0, 3.0, binary='popart_impala_atari57', value_normalization='popart')
     lines = [sample.line for sample in self._samples()]
-    self.assertEqual(lines, ['deep, vtrace', 'deep, vtrace, PopArt-IMPALA'])
+    self.assertEqual(lines, ['deep, IMPALA, vtrace', 'deep, PopArt-IMPALA, vtrace'])
 
   def test_agents_without_a_correction_are_compared_with_impala(self):
     """Figure 4. They have other settings, which are not in the names of the lines."""
@@ -49,8 +49,8 @@ class SweepTest(run_directories.TestCase):
       for batching in ('sync_step', 'dynamic_batching'):
         self._pong(index, score, agent='a2c', off_policy_correction=None, batching=batching, seed=len(batching))
     self.assertEqual(list(dict.fromkeys(sample.line for sample in self._samples())), [
-        'deep, A3C', 'deep, batched A2C, batching=dynamic_batching', 'deep, batched A2C, batching=sync_step',
-        'deep, vtrace'])
+        'deep, A3C', 'deep, IMPALA, vtrace', 'deep, batched A2C, batching=dynamic_batching',
+        'deep, batched A2C, batching=sync_step'])
 
   def test_methods_have_rows_of_their_own(self):
     self._pong(0, 1.0)
