@@ -33,7 +33,9 @@ class RateLimit(NamedTuple):
   """Keeps samples and inserted sequences in proportion: whoever is ahead waits. The counts begin at minimum_size.
 
   An insert that begins while inserting is ahead by at most the tolerance is carried out in full. So inserting may be
-  ahead by the tolerance and by the sequences of one insert of each thread.
+  ahead by the tolerance and by the sequences of one insert of each thread. It also goes on, however far ahead it is,
+  while the largest allowed batch cannot be drawn: while there are fewer than minimum_size sequences, while none has a
+  priority, or while max_times_sampled leaves too few draws. So the two sides never wait for each other.
   """
   samples_per_insert: float = 0.  # Sequences to sample for each inserted one. 0: neither waits for the other.
   tolerance: float = 0.           # Samples by which either may be ahead; want samples_per_insert and batch_size / 2.
@@ -98,7 +100,7 @@ class SequenceReplay(replay_rows.Replay):
       row_spec: nest of tf.TensorSpec of one row. Of a stack of frames, of the newest frame.
       state_spec: nest of tf.TensorSpec of one recurrent state; () without one.
       geometry: the lengths of sequences.
-      capacity: largest number of sequences.
+      capacity: a sequence leaves the replay, at the latest, when so many newer ones have been inserted.
       done: picks the component of rows, [] bool, that says whether the row has the first observation of an episode.
       frame_stacks: nest of int with the structure of row_spec: k > 1 if the newest k frames are to be stacked along the
         last axis. Frames before an episode's start are zeros. None: there are no stacks.
@@ -106,7 +108,8 @@ class SequenceReplay(replay_rows.Replay):
       signals: picks the components of rows that `insert` returns for new sequences, for their first priorities.
       priority_exponent: alpha. A sequence is drawn in proportion to its priority to this power. With 0, all sequences
         are equally likely, and need no priorities.
-      max_times_sampled: a sequence leaves the replay when it has been drawn so often. 0: there is no limit.
+      max_times_sampled: a sequence leaves the replay when it has been drawn so often, or earlier if it is among the
+        oldest; see `capacity`. 0: there is no limit.
       rate_limit: keeps samples and inserted sequences in proportion.
       shared_name: the name under which other processes find the replay, if this process has opened a port; see
         sharing.py. '': the replay is not shared.
@@ -203,7 +206,8 @@ class SequenceReplay(replay_rows.Replay):
     Raises:
       tf.errors.UnavailableError: for all this time, the replay had no sequence, or none with a priority, or too few
         that may be sampled again, or the rate limit held back sampling. Nothing was sampled.
-      tf.errors.InvalidArgumentError: batch_size is less than 1, or more than twice the tolerance of the rate limit.
+      tf.errors.InvalidArgumentError: batch_size is less than 1, or more than twice the tolerance of the rate limit or
+        than capacity * max_times_sampled.
     """
     def sample():
       with tf.device('/CPU:0'):

@@ -6,7 +6,8 @@
 
 namespace scalable_agents {
 
-// Says who must wait for the other. If no batch has more than 2 * tolerance items, never both must.
+// Says who is ahead. If no batch has more than 2 * tolerance items, never both are. But a replay may lack items to
+// sample while inserting is ahead, so SequenceReplay::MayInsert does not ask this limit alone.
 struct RateLimit {
   double samples_per_insert = 0;  // 0: neither waits for the other.
   double tolerance = 0;           // Samples by which either may be ahead.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "replay/cc/split_mix.h"
@@ -33,7 +34,7 @@ SequenceReplay::SequenceReplay(const ReplayOptions& options)
 
 Status SequenceReplay::MayInsert() const {
   MutexLock lock(mutex_);
-  if (options_.rate_limit.MayInsert(next_key_, sampled_)) return Status();
+  if (options_.rate_limit.MayInsert(next_key_, sampled_) || !CheckDraws(LargestBatch()).ok()) return Status();
   return Unavailable("inserting is ahead of sampling: " + std::to_string(next_key_) + " sequences were inserted, and " +
                      std::to_string(sampled_) + " sampled");
 }
@@ -44,7 +45,7 @@ Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_p
   std::vector<std::shared_ptr<Sequence>> sequences;
   const Status status = WithMemory([&] {
     stream->mutex.AssertHeld();
-    Append(unroll, stream.get(), &sequences);
+    Append(unroll, stream.get(), &sequences, inserted);
     return Status();
   });
   if (!status.ok()) {
@@ -63,10 +64,16 @@ int64_t SequenceReplay::next_key() const {
   return next_key_;
 }
 
-void SequenceReplay::Append(const NewUnroll& unroll, Stream* stream,
-                            std::vector<std::shared_ptr<Sequence>>* sequences) {
+void SequenceReplay::Append(const NewUnroll& unroll, Stream* stream, std::vector<std::shared_ptr<Sequence>>* sequences,
+                            std::vector<std::shared_ptr<const Sequence>>* repeated) {
   const Continuation continuation = streams_.Admit(unroll.index, stream);
-  if (continuation == Continuation::kRepeated) return;
+  if (continuation == Continuation::kRepeated) {
+    if (unroll.index + 1 < stream->next_index) return;
+    for (const auto& newest : stream->segment->newest) {
+      if (auto sequence = newest.lock()) repeated->push_back(std::move(sequence));
+    }
+    return;
+  }
   const bool is_new = continuation == Continuation::kFirst;
   if (is_new) {
     stream->segment = std::make_unique<Segment>(&layout_, counters_, options_.geometry, unroll.first_step);
@@ -88,6 +95,7 @@ void SequenceReplay::Append(const NewUnroll& unroll, Stream* stream,
     while (!segment.states.empty() && segment.states.front().first < oldest) segment.states.pop_front();
   }
   segment.rows.DropBefore(std::max<int64_t>(segment.planner.next_first() - options_.geometry.history, 0));
+  segment.newest.assign(sequences->begin(), sequences->end());
 }
 
 RecurrentState SequenceReplay::StateOf(const NewUnroll& unroll, int row) const {
@@ -144,29 +152,42 @@ Status SequenceReplay::MaySample(int64_t n) const {
   return CheckSample(n);
 }
 
-Status SequenceReplay::CheckSample(int64_t n) const {
+double SequenceReplay::LargestBatch() const {
   const RateLimit& limit = options_.rate_limit;
-  if (limit.samples_per_insert > 0 && static_cast<double>(n) > 2 * limit.tolerance) {
-    return InvalidArgument("batch_size: want at most twice the tolerance of " + std::to_string(limit.tolerance) +
-                           ", got " + std::to_string(n) + ": sampling and inserting could wait for each other");
+  double largest = std::numeric_limits<double>::infinity();
+  if (limit.samples_per_insert > 0) largest = 2 * limit.tolerance;
+  if (options_.max_times_sampled == 0) return largest;
+  return std::min(largest, static_cast<double>(options_.capacity) * static_cast<double>(options_.max_times_sampled));
+}
+
+Status SequenceReplay::CheckSample(int64_t n) const {
+  if (static_cast<double>(n) > LargestBatch()) {
+    return InvalidArgument("batch_size: want at most " + std::to_string(static_cast<int64_t>(LargestBatch())) +
+                           ", got " + std::to_string(n) +
+                           ": the limits are twice the tolerance, and capacity * max_times_sampled");
   }
-  if (!(weights_.total() > 0)) return Unavailable("the replay has no sequence to sample yet");
-  if (size_ < limit.minimum_size) {
-    return Unavailable("the replay has " + std::to_string(size_) + " sequences, fewer than the minimum of " +
-                       std::to_string(limit.minimum_size));
-  }
-  if (!limit.MaySample(n, next_key_, sampled_)) {
+  if (const Status status = CheckDraws(static_cast<double>(n)); !status.ok()) return status;
+  if (!options_.rate_limit.MaySample(n, next_key_, sampled_)) {
     return Unavailable("sampling is ahead of inserting: " + std::to_string(next_key_) +
                        " sequences were inserted, and " + std::to_string(sampled_) + " sampled");
+  }
+  return Status();
+}
+
+Status SequenceReplay::CheckDraws(double n) const {
+  if (!(weights_.total() > 0)) return Unavailable("the replay has no sequence to sample yet");
+  if (const int64_t least = options_.rate_limit.minimum_size; size_ < least) {
+    return Unavailable("the replay has " + std::to_string(size_) + " sequences, fewer than the minimum of " +
+                       std::to_string(least));
   }
   if (!CanDraw(n)) return Unavailable("the replay has too few sequences that may be sampled again");
   return Status();
 }
 
-bool SequenceReplay::CanDraw(int64_t n) const {
+bool SequenceReplay::CanDraw(double n) const {
   if (options_.max_times_sampled == 0) return true;
   for (int64_t key = next_key_ - 1; key >= FirstKey() && n > 0; --key) {
-    if (weights_.Get(Slot(key)) > 0) n -= options_.max_times_sampled - times_sampled_[Slot(key)];
+    if (weights_.Get(Slot(key)) > 0) n -= static_cast<double>(options_.max_times_sampled - times_sampled_[Slot(key)]);
   }
   return n <= 0;
 }

@@ -89,6 +89,12 @@ class SequenceReplay {
   explicit SequenceReplay(const ReplayOptions& options);
 
   // Says whether unrolls may be inserted now: Insert does not ask. kUnavailable: inserting must wait for sampling.
+  //
+  // Inserting waits only while it is ahead and the largest batch could be drawn. So inserting and sampling never wait
+  // for each other. Proof: let Sample(n) be kUnavailable, with an n that it accepts, so n <= LargestBatch(). Either n
+  // sequences cannot be drawn, so the largest batch cannot either, and inserting may go on. Or sampling would be ahead:
+  // Lead(sampled + n) < -tolerance. Then Lead(sampled) < n - tolerance <= tolerance, and inserting may go on.
+  // Each side gets its turn: a sample lowers the lead, and `capacity` new sequences suffice for any batch.
   Status MayInsert() const;
 
   // Says whether Sample(n) would succeed now. Returns its errors.
@@ -97,12 +103,13 @@ class SequenceReplay {
   // Appends the rows of an unroll to its stream. Row 0 repeats the last row of the unroll before, so it is only
   // appended with a segment's first unroll. If the index is not the next one, unrolls were lost, and a new segment
   // begins. Appends the new sequences to `inserted`. If priorities are used, they are not sampled before they have one.
+  // If the stream's last unroll comes again, its sequences are appended to `inserted` again, unless they have left.
   // kResourceExhausted: there is not enough memory; the segment is dropped.
   Status Insert(const NewUnroll& unroll, std::vector<std::shared_ptr<const Sequence>>* inserted);
 
   // Draws n sequences, independently of each other and with replacement. The same contents and seed give the same ones.
   // kUnavailable: there are too few to draw from, or sampling must wait for inserting. None is drawn.
-  // kInvalidArgument: n is larger than the rate limit allows.
+  // kInvalidArgument: n is larger than LargestBatch().
   Status Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sampled);
 
   // Sets priorities. A sequence is then drawn in proportion to its priority to the power of priority_exponent. Keys
@@ -149,12 +156,14 @@ class SequenceReplay {
     WindowPlanner planner;
     std::deque<std::pair<int64_t, RecurrentState>> states;  // The row before which each one was, and the state.
     int64_t stream_row = 0;                                 // Number of row 0 in the stream.
+    std::vector<std::weak_ptr<const Sequence>> newest;      // Those that were complete with the last unroll.
   };
   using Stream = StreamTable<Segment>::Stream;
 
-  // Appends the rows to the stream, and the sequences that are complete with them to `sequences`.
-  void Append(const NewUnroll& unroll, Stream* stream, std::vector<std::shared_ptr<Sequence>>* sequences)
-      REQUIRES(stream->mutex);
+  // Appends the rows to the stream, and the sequences that are complete with them to `sequences`. If the unroll is the
+  // stream's last one, which has come before, appends its sequences to `repeated`.
+  void Append(const NewUnroll& unroll, Stream* stream, std::vector<std::shared_ptr<Sequence>>* sequences,
+              std::vector<std::shared_ptr<const Sequence>>* repeated) REQUIRES(stream->mutex);
   RecurrentState StateOf(const NewUnroll& unroll, int row) const;
   std::shared_ptr<Sequence> MakeSequence(const Window& window, const Stream& stream) const REQUIRES(stream.mutex);
   // Gives the sequences their keys and adds them. Returns what they replace, to be deleted without the lock.
@@ -163,8 +172,12 @@ class SequenceReplay {
   int64_t Slot(int64_t key) const { return key % options_.capacity; }
   bool Has(int64_t key) const REQUIRES(mutex_);
   Status CheckSample(int64_t n) const REQUIRES(mutex_);
+  // The size of the largest batch that the rate limit and max_times_sampled ever allow.
+  double LargestBatch() const;
+  // Says whether n sequences can be drawn, as far as it does not depend on the rate limit. If so, fewer can be, too.
+  Status CheckDraws(double n) const REQUIRES(mutex_);
   // Whether so many draws are possible before all sequences have left the replay.
-  bool CanDraw(int64_t n) const REQUIRES(mutex_);
+  bool CanDraw(double n) const REQUIRES(mutex_);
   // The oldest key that the replay may have.
   int64_t FirstKey() const REQUIRES(mutex_) { return std::max<int64_t>(next_key_ - options_.capacity, 0); }
   static FileSignature Signature(const ReplayOptions& options);

@@ -282,7 +282,7 @@ class ReplayTest(parameterized.TestCase):
     with self.assertRaisesRegex(tf.errors.UnavailableError,
                                 'sampling is ahead of inserting: 45 sequences were inserted, and 40 sampled'):
       replay.sample(8, 1, timeout_seconds=0.01)
-    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'batch_size: want at most twice the tolerance'):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'batch_size: want at most 8, got 9: '):
       replay.sample(9, 1, timeout_seconds=math.inf)
 
   def test_saves_and_restores(self):

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "replay/cc/split_mix.h"
 #include "tests/replay/cc/replay_testing.h"
 
 namespace scalable_agents {
@@ -71,9 +72,26 @@ TEST(SequenceReplayTest, AGapEndsTheSegment) {
   for (const auto& sequence : after) EXPECT_EQ(stream.Check(replay, *sequence, 30), "");
   // Older unrolls, and one that came twice, change nothing.
   EXPECT_TRUE(stream.Insert(&replay, 5, kUnrollLength).empty());
-  EXPECT_TRUE(stream.Insert(&replay, 10, kUnrollLength).empty());
+  stream.Insert(&replay, 10, kUnrollLength);
+  EXPECT_EQ(replay.GetStatistics().inserted, 5);
   EXPECT_EQ(replay.GetStatistics().repeated_unrolls, 2);
   EXPECT_EQ(stream.Check(replay, *stream.Insert(&replay, 11, kUnrollLength).at(0), 30), "");
+}
+
+TEST(SequenceReplayTest, TheLastUnrollOfAStreamGivesItsSequencesAgain) {
+  SequenceReplay replay(TestOptions(kGeometry, 8));
+  const SequenceStream stream(1, {1000});
+  const Inserted first = stream.Insert(&replay, 0, 20), second = stream.Insert(&replay, 1, 20);
+  ASSERT_EQ(second.size(), 5u);
+  EXPECT_EQ(stream.Insert(&replay, 1, 20), second);
+  EXPECT_EQ(stream.Insert(&replay, 1, 20), second);
+  EXPECT_TRUE(stream.Insert(&replay, 0, 20).empty());
+  EXPECT_EQ(replay.GetStatistics().inserted, static_cast<int64_t>(first.size() + second.size()));
+  // Sequences that have left and that nobody reads are gone.
+  ASSERT_EQ(stream.Insert(&replay, 2, 60).size(), 15u);
+  const Inserted again = stream.Insert(&replay, 2, 60);
+  ASSERT_EQ(again.size(), 8u);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(again[i]->key, replay.GetStatistics().inserted - 8 + i);
 }
 
 TEST(SequenceReplayTest, KeepsTheNewestSequencesAndOnlyTheirRows) {
@@ -263,6 +281,86 @@ TEST(SequenceReplayTest, TheRateLimitHoldsBackWhoeverIsAhead) {
   EXPECT_EQ(sample(1), StatusCode::kUnavailable);
   EXPECT_EQ(sample(17), StatusCode::kInvalidArgument);
   EXPECT_EQ(replay.GetStatistics().sampled, 22);
+}
+
+// Inserts one sequence at a time whenever it may, in turns with batches of n. Returns the sequences per batch, after
+// the first batches.
+double InsertsPerBatch(const ReplayOptions& options, int64_t n, int batches) {
+  SequenceReplay replay(options);
+  const SequenceStream stream(1, {1});
+  std::vector<Sampled> sampled;
+  int64_t index = 0, before = 0;
+  for (int batch = 0; batch < 2 * batches; ++batch) {
+    for (int64_t inserts = 0; !replay.MaySample(n).ok(); ++inserts) {
+      // As many as it takes until the ring is full and the rate limit allows the batch.
+      const bool may = replay.MayInsert().ok() && inserts <= 2 * options.capacity + 4 * n;
+      EXPECT_TRUE(may) << "batch " << batch << " after " << index;
+      if (!may) return 0;
+      stream.Insert(&replay, index++, 1);
+    }
+    EXPECT_TRUE(replay.Sample(n, batch, &sampled).ok());
+    sampled.clear();
+    if (batch + 1 == batches) before = index;
+  }
+  return static_cast<double>(index - before) / batches;
+}
+
+TEST(SequenceReplayTest, NobodyWaitsForDrawsThatOverwrittenSequencesLack) {
+  const SequenceGeometry geometry{0, 1, 1, false, 0};
+  ReplayOptions options = TestOptions(geometry, 200, 0);
+  options.max_times_sampled = 4;
+  options.rate_limit = {4, 26, 100};
+  EXPECT_GE(InsertsPerBatch(options, 8, 500), 2);  // Two would be enough if all were drawn four times.
+  // A full replay lacks the size as soon as a sequence was drawn.
+  options.capacity = 100;
+  options.max_times_sampled = 1;
+  options.rate_limit = {1, 26, 100};
+  EXPECT_GE(InsertsPerBatch(options, 8, 50), 8);
+  // Without losses, the rate limit is kept. Sequences leave before the ring has come round.
+  options.capacity = 1000;
+  options.max_times_sampled = 2;
+  options.rate_limit = {2, 26, 1};
+  EXPECT_NEAR(InsertsPerBatch(options, 8, 500), 4, 0.1);
+}
+
+TEST(SequenceReplayTest, InsertingAndSamplingNeverWaitForEachOther) {
+  const SequenceGeometry geometry{0, 1, 1, false, 0};
+  uint64_t seed = 1;
+  const auto draw = [&](int64_t least, int64_t most) {
+    return least + static_cast<int64_t>(NextUniform(&seed) * static_cast<double>(most - least + 1));
+  };
+  for (int trial = 0; trial < 300; ++trial) {
+    ReplayOptions options = TestOptions(geometry, draw(1, 20), draw(0, 1));
+    options.max_times_sampled = draw(0, 4);
+    RateLimit& limit = options.rate_limit;
+    limit.samples_per_insert = 0.1 * draw(0, 10) * (options.max_times_sampled > 0 ? options.max_times_sampled : 4);
+    limit.tolerance = limit.samples_per_insert * 0.1 * draw(10, 200);
+    limit.minimum_size = draw(1, options.capacity);
+    const bool is_limited = limit.samples_per_insert > 0 || options.max_times_sampled > 0;
+    int64_t largest = is_limited ? 1000 : 30;
+    if (limit.samples_per_insert > 0) largest = std::min(largest, static_cast<int64_t>(2 * limit.tolerance));
+    if (options.max_times_sampled > 0) largest = std::min(largest, options.capacity * options.max_times_sampled);
+    if (largest == 0) continue;
+    SequenceReplay replay(options);
+    std::vector<Sampled> sampled;
+    for (int64_t index = 0; index < 200;) {
+      for (int64_t n = 1; n <= largest; ++n) {
+        ASSERT_TRUE(replay.MayInsert().ok() || replay.MaySample(n).ok()) << "trial " << trial << ", batch of " << n;
+      }
+      const int64_t n = draw(1, largest);
+      if (draw(0, 1) == 0 && replay.MaySample(n).ok()) {
+        sampled.clear();
+        ASSERT_TRUE(replay.Sample(n, index, &sampled).ok());
+      } else if (replay.MayInsert().ok()) {
+        for (const auto& sequence : SequenceStream(1, {1}).Insert(&replay, index, draw(1, 3))) {
+          if (draw(0, 3) == 0) continue;  // It never gets a priority.
+          ASSERT_TRUE(replay.Update({sequence->key}, {1}).ok());
+        }
+        ++index;
+      }
+    }
+    EXPECT_EQ(replay.MaySample(largest + 1).code() == StatusCode::kInvalidArgument, is_limited);
+  }
 }
 
 TEST(SequenceReplayTest, SavesHowOftenSequencesWereDrawn) {
