@@ -64,6 +64,12 @@ class _Paper(NamedTuple):
   prefix: str = ''                                    # Of the tables' files.
 
 
+def _impala_agents(number: str) -> Sequence[str]:
+  if number in paper_tables.TABLES:
+    return ('impala', runs_lib.A3C)
+  return ('impala',) if number == off_policy_table.NUMBER else ()
+
+
 def _impala_table(number: str, runs: _Runs) -> layout.Table:
   if number == throughput_table.NUMBER:
     return throughput_table.table(())
@@ -84,7 +90,7 @@ def _impala_pictures(number: str, runs: _Runs) -> Mapping[str, Any]:
 _PAPERS = {
     'impala': _Paper(
         (throughput_table.NUMBER, off_policy_table.NUMBER, *paper_tables.TABLES, _SWEEP),
-        lambda table: ('impala',) if table and table != _SWEEP else (),
+        _impala_agents,
         lambda table: bool(table) and table not in _OF_SAMPLES, _impala_table, _impala_pictures,
         'these runs have nothing to draw: want runs on a suite or its levels that have finished episodes'),
     'popart_impala': _Paper(

@@ -21,7 +21,8 @@ from scalable_agents.tables.results import runs as runs_lib
 
 def name_of(run: runs_lib.Run) -> str:
   """Returns the paper's name of a run's agent, or a name in the paper's style."""
-  agent = runs_lib.agent_of(run, published.AGENTS.values()) if run.agent == 'impala' else None
+  of_paper = run.agent in ('impala', runs_lib.A3C)
+  agent = runs_lib.agent_of(run, published.AGENTS.values()) if of_paper else None
   if agent:
     return agent.name
   name = popart_tables.name_of(run) if run.agent == 'popart_impala' else runs_lib.NAMES.get(run.agent, run.agent)

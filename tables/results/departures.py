@@ -47,6 +47,7 @@ def _reference(preset_name: str, protocol: Any = None) -> dict[str, Any]:
 
 _PAPER: dict[str, dict[str, dict[str, Any]]] = {  # Family -> suite -> setting -> value.
     'impala': {suite: _reference(f'impala_{suite}') for suite in ('atari57', 'dmlab30')},
+    runs_lib.A3C: {suite: _reference(f'a3c_{suite}') for suite in ('atari57', 'dmlab30')},
     # published.py says what R2D2's protocols change.
     runs_lib.R2D2: {'atari57': _reference('r2d2_atari57', atari57_protocol.Protocol()),
                     'dmlab30': _reference('r2d2_dmlab30', dmlab30_protocol.Protocol())},
@@ -64,7 +65,7 @@ def papers(family: str, suite: str | None) -> dict[str, Any]:
   """Returns the paper's settings by name.
 
   Args:
-    family: 'impala', 'r2d2' or 'laser', as in published.Agent.
+    family: 'impala', 'a3c', 'r2d2' or 'laser', as in published.Agent.
     suite: name of the suite. None: only the settings that do not depend on the suite.
   """
   suites = _PAPER[family]

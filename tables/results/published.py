@@ -26,7 +26,7 @@ class Agent(NamedTuple):
   population: int  # Members of the population; 1 without population-based training.
   learners: int
   settings: tuple[tuple[str, Any], ...] = ()  # (name, value) of each that differs from the family's.
-  family: str = 'impala'  # Whose settings it has: 'impala', 'r2d2' or 'laser'. See departures.papers.
+  family: str = 'impala'  # Whose settings it has: 'impala', 'a3c', 'r2d2' or 'laser'. See departures.papers.
   samples: int = 1   # Combinations of hyper-parameters in the sweep of which the paper shows the best one.
   seeds: int = 1
   actors: int = 0    # If what an actor does depends on their number; otherwise 0.
@@ -58,6 +58,10 @@ AGENTS = {agent.name: agent for agent in (
     Agent('IMPALA, shallow, experts', 'atari57', True, 'shallow', False, _ATARI_FRAMES, 1, 1),
     Agent('IMPALA, deep, experts', 'atari57', True, 'deep', False, _ATARI_FRAMES, 1, 1),
     Agent('IMPALA, deep, multi-task', 'atari57', False, 'deep', False, 57 * _ATARI_FRAMES, 24, 1),
+    Agent('A3C, deep', 'dmlab30', False, 'deep', True, _DMLAB_FRAMES, 1, 1, family='a3c', samples=_SAMPLES,
+          actors=210),  # Section 5.3.1: 7 workers per task.
+    Agent('A3C, shallow, experts', 'atari57', True, 'shallow', False, _ATARI_FRAMES, 1, 1, family='a3c'),
+    Agent('A3C, deep, experts', 'atari57', True, 'deep', False, _ATARI_FRAMES, 1, 1, family='a3c'),
 )}
 
 

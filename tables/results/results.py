@@ -18,7 +18,8 @@ NOT_RUN = 'not run'
 IN_FULL = 'in full'
 # A note below tables about DMLab-30.
 REWARD_FORM = "On DMLab-30, the released code's form of the reward, which is the default, counts as the paper's."
-SWEEPS = {'impala': sweeps.IMPALA, runs_lib.R2D2: sweeps.R2D2, runs_lib.LASER: sweeps.LASER}  # By family.
+SWEEPS = {'impala': sweeps.IMPALA, runs_lib.A3C: sweeps.IMPALA, runs_lib.R2D2: sweeps.R2D2,
+          runs_lib.LASER: sweeps.LASER}  # By family.
 _UNITS = ((1_000_000_000, 'B'), (1_000_000, 'M'), (1_000, 'K'))
 
 

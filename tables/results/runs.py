@@ -62,7 +62,7 @@ class Run(NamedTuple):
   @property
   def family(self) -> str:
     """The agent whose settings the run has, as in published.Agent."""
-    return self.agent if self.agent in (R2D2, LASER) else 'impala'
+    return self.agent if self.agent in (R2D2, LASER, A3C) else 'impala'
 
   @property
   def population(self) -> int:
@@ -169,13 +169,13 @@ def is_expert(run: Run) -> bool:
 
 
 def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | None:
-  """Returns the agent of the paper that corresponds to a run with IMPALA's settings, in full or scaled down.
+  """Returns the agent of the paper that corresponds to a run of IMPALA, A3C or LASER, in full or scaled down.
 
   The agent has the run's suite and network, and at least as many members and learners as the run. If several agents do,
   returns the one with the smallest population and the fewest learners. Returns None if there is none.
   """
   suite = suite_of(run)
-  if suite is None or run.flags.get('off_policy_correction') != 'vtrace':
+  if suite is None or run.family != A3C and run.flags.get('off_policy_correction') != 'vtrace':
     return None
   kind = (run.family, suite.name, is_expert(run), run.flags['torso'], run.flags['use_lstm'])
   candidates = [agent for agent in agents

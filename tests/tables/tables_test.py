@@ -25,7 +25,7 @@ from scalable_agents.tests.tables import run_directories
 
 _DATA = pathlib.Path(tables.__file__).parent / 'data'
 _PAPERS = ('impala', 'popart_impala', 'r2d2', 'laser')
-_AGENT = {'impala': 'IMPALA', 'popart_impala': 'IMPALA or PopArt-IMPALA', 'r2d2': 'R2D2 or IMPALA',
+_AGENT = {'impala': 'IMPALA or A3C', 'popart_impala': 'IMPALA or PopArt-IMPALA', 'r2d2': 'R2D2 or IMPALA',
           'laser': 'LASER or IMPALA or PopArt-IMPALA'}
 _LASER_COLUMNS = {'LASER, shared replay, 50M': 'laser_shared_50M', 'LASER, shared replay, 200M': 'laser_shared_200M',
                   'LASER, no sweep, 200M': 'laser_no_sweep_200M', 'Rainbow, 200M': 'rainbow_200M'}
@@ -310,7 +310,7 @@ class TablesTest(parameterized.TestCase):
   def test_what_a_pattern_matches_beside_the_runs_is_skipped_and_named(self):
     run_directories.single_game(self.runs, 'game', 20.0)
     run_directories.r2d2(self.runs, 'r2d2', 20.0)
-    other = f'{self.runs}/r2d2: a run of another agent, r2d2: want runs of IMPALA'
+    other = f'{self.runs}/r2d2: a run of another agent, r2d2: want runs of IMPALA or A3C'
     with contextlib.redirect_stderr(io.StringIO()) as stderr:
       screen, _ = self._run('impala', 'C.1', f'{self.runs}/*')
     self.assertEqual(stderr.getvalue(), f'skipped: {other}\n')

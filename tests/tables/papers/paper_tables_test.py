@@ -3,6 +3,7 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from scalable_agents.environments import scores
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.papers import paper_tables
 from scalable_agents.tables.results import published
@@ -38,6 +39,22 @@ class PaperTablesTest(run_directories.TestCase):
   def test_levels_that_are_not_all_there_make_no_aggregate(self):
     self.assertIsNone(paper_tables.recomputed('atari57', 'ACKTR'))
     self.assertIsNone(paper_tables.recomputed('dmlab30', 'A3C, deep'))
+
+  def test_a3c_has_rows_of_its_own(self):
+    for name, settings in (('impala', {'agent': 'impala'}), ('a3c', {'agent': 'a3c', 'off_policy_correction': None})):
+      for index, share in enumerate((0.1, 0.2)):
+        means = {test: run_directories.mean_return(level, share * len(name)) for level, test in zip(
+            scores.SUITES['dmlab30'].levels, scores.SUITES['dmlab30'].test_levels)}
+        run_directories.make(self.folder, f'{name}_{index}', means, learning_rate=1e-4 * (index + 1),
+                             num_environments=70, **settings)
+    rows, _ = self._make('3')
+    self.assertAlmostEqual(rows['A3C, deep']['mean capped: this run'].value.mean, 60.)
+    self.assertEqual(rows['A3C, deep']['run'], 'scaled down: 2 of 24 hyper-parameters, 70 of 210 actors')
+    self.assertAlmostEqual(rows['IMPALA, deep']['mean capped: this run'].value.mean, 100.)
+    run_directories.single_game(self.folder, 'game', 100., agent='a3c', off_policy_correction=None, torso='shallow',
+                                level_name='breakout')
+    rows, _ = self._make('4')
+    self.assertEqual(rows['A3C, shallow, experts']['run'], 'scaled down: 1 of 57 levels')
 
   def test_the_papers_own_scores_as_runs_give_its_aggregates(self):
     published_means = published.LEVEL_SCORES['dmlab30']

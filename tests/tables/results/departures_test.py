@@ -12,24 +12,26 @@ from scalable_agents.tables.results import published
 from scalable_agents.tables.results import runs
 from scalable_agents.tests.tables import binary_flags
 
-_BINARIES = {'atari57': (configs.ImpalaConfig(), atari57_protocol.Protocol()),
-             'dmlab30': (registry.PRESETS['impala_dmlab30'].config, dmlab30_protocol.Protocol())}
+_BINARIES = {('impala', 'atari57'): (configs.ImpalaConfig(), atari57_protocol.Protocol()),
+             ('impala', 'dmlab30'): (registry.PRESETS['impala_dmlab30'].config, dmlab30_protocol.Protocol()),
+             ('a3c', 'atari57'): (configs.A3cConfig(), atari57_protocol.Protocol()),
+             ('a3c', 'dmlab30'): (registry.PRESETS['a3c_dmlab30'].config, dmlab30_protocol.Protocol())}
 
 
-def _defaults(suite):
-  """Returns the flags of a run that was started without flags."""
-  return binary_flags.of(*_BINARIES[suite])
+def _defaults(agent):
+  """Returns the flags of a run of an agent that was started without flags."""
+  return binary_flags.of(*_BINARIES[agent.family, agent.suite])
 
 
 def _departures(name, protocol=(), **flags):
   """Returns the departures of a run of the agent. A flag of None is missing in the run's config.json."""
   agent = published.AGENTS[name]
-  flags = _defaults(agent.suite) | {
+  flags = _defaults(agent) | {
       'torso': agent.torso, 'population_size': agent.population, 'total_environment_frames': agent.frames,
       'level_name': {'atari57': 'pong', 'dmlab30': 'rooms_watermaze'}[agent.suite] if agent.experts else agent.suite,
       'learning_rate_decay': agent.population == 1} | flags
   evaluation = runs.Evaluation({}, 0, 0, tuple(protocol))
-  run = runs.Run('', {name: value for name, value in flags.items() if value is not None}, evaluation)
+  run = runs.Run('', {name: value for name, value in flags.items() if value is not None}, evaluation, agent.family)
   return departures.departures(run, agent)
 
 
@@ -45,7 +47,7 @@ class DeparturesTest(parameterized.TestCase):
   def test_every_setting_departs_that_is_neither_free_nor_swept(self, name, not_departing):
     shown_otherwise = {'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'population_size', 'num_learners'}
     free = binary_flags.FREE | {*not_departing}
-    for setting, value in _defaults(published.AGENTS[name].suite).items():
+    for setting, value in _defaults(published.AGENTS[name]).items():
       if setting not in shown_otherwise:
         other = value + '_' if isinstance(value, str) else not value if isinstance(value, bool) else value * 1.1 + 1e-5
         self.assertEqual(_departures(name, **{setting: other}), {} if setting in free else {setting: other})
@@ -75,6 +77,9 @@ class DeparturesTest(parameterized.TestCase):
        {'replay_share': 0.5, 'action_values': 'one_step'}),
       ('IMPALA, deep, experts', {'replay_share': None, 'replay_capacity': None, 'action_values': None}, {}),
       ('IMPALA, deep, experts', {'parameter_refresh': '5'}, {'parameter_refresh': '5'}),
+      ('A3C, deep', {'learning_rate': 5e-6, 'entropy_cost': 1e-2, 'rmsprop_epsilon': 1e-7}, {}),
+      ('A3C, deep', {'batch_size': 32}, {'batch_size': 32}),
+      ('A3C, deep, experts', {'learning_rate': 5e-4}, {'learning_rate': 5e-4}),
       ('IMPALA, deep, experts', {'vtrace_lambda': None, 'policy_lag': None}, {}),
       ('IMPALA, deep, experts', {'made_up_by_a_later_version': 0.5}, {'made_up_by_a_later_version': 0.5}))
   def test_what_departs(self, name, flags, expected):

@@ -72,6 +72,9 @@ class RunsTest(run_directories.TestCase):
       (_ATARI | {'torso': 'shallow'}, None),
       (_ATARI | {'num_learners': 8}, None),
       ({'level_name': 'catch'}, None),
+      (_DMLAB | {'agent': 'a3c', 'off_policy_correction': None}, 'A3C, deep'),
+      (_GAME | {'agent': 'a3c', 'off_policy_correction': None}, 'A3C, deep, experts'),
+      (_GAME | {'agent': 'a2c', 'off_policy_correction': None}, None),
   )
   def test_the_settings_decide_which_agent_a_run_is(self, flags, expected):
     run = self._read_one(run_directories.make(self.folder, 'run', **flags), evaluated=False)
