@@ -59,8 +59,8 @@ def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False) -> tuple
   for axes in grid.flat[len(levels):]:
     axes.set_visible(False)
   picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
-  quantity = 'mean return' if are_evaluated else 'return of the last 100 training episodes'
-  picture.supylabel(quantity, color=drawing.INK, fontsize=10)
+  for axes in grid[:, 0]:
+    axes.set_ylabel('mean return' if are_evaluated else 'training return', color=drawing.INK)
   return picture, panels
 
 

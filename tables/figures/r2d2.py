@@ -183,7 +183,7 @@ def _draw_histories(panels: Sequence[Any], found: Mapping[str, Sequence[Mapping[
         drawing.mean_and_range(axes, np.array([ordered.index(history) for history in common]), values,
                                curves.label(name, len(of_group)), styles[name] | {'marker': 'o', 'markersize': '3.5'})
     axes.set_xticks(range(len(ordered)), ['∞' if history == math.inf else f'{history:g}' for history in ordered])
-    axes.set_xlabel('k, observations before the present one', color=drawing.INK)
+    axes.set_xlabel('k, number of last observations', color=drawing.INK)
     axes.set_ylabel(quantity, color=drawing.INK)
     drawing.plain(axes, 'both')
 
