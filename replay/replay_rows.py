@@ -12,7 +12,9 @@ import tensorflow as tf
 from scalable_agents.ops import messages
 from scalable_agents.ops import ops
 
-_TICK_SECONDS = 0.001  # The time between two questions whether the replay can serve a call that waits.
+
+class TimedOutError(Exception):
+  """A call waited in vain: the other side must sample or insert first. Nothing was sampled or inserted."""
 
 
 class Rows:
@@ -70,20 +72,21 @@ def read_bytes(row_spec, frame_stacks, num_rows: int) -> int:
   return sum(ops.num_bytes(spec) * (num_rows + k - 1) for spec, k in zip(specs, stacks, strict=True))
 
 
-def when_available(call: Callable[[], Any], is_available: Callable[[], bool], timeout_seconds: float) -> Any:
-  """Returns call(), at the latest after timeout_seconds, before if is_available().
+def when_available(call: Callable[[], Any], is_available: Callable[[], bool], timeout_seconds: float,
+                   tick_seconds: float) -> Any:
+  """Returns call(), at the latest after timeout_seconds, before if is_available(). It asks every tick_seconds.
 
-  A call that raises UnavailableError although it was available is made again: others were faster. The function asks
-  first since TensorFlow logs each error.
+  A call that raises TimedOutError although it was available is made again: others were faster. The function asks first
+  since TensorFlow logs each error.
   """
   deadline = time.monotonic() + timeout_seconds
   while time.monotonic() < deadline:
     if is_available():
       try:
         return call()
-      except tf.errors.UnavailableError:
+      except TimedOutError:
         pass
-    time.sleep(_TICK_SECONDS)
+    time.sleep(tick_seconds)
   return call()
 
 

@@ -14,11 +14,15 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from scalable_agents.ops import messages
 from scalable_agents.ops import ops
 from scalable_agents.replay import replay_rows
 from scalable_agents.replay import writer as writer_lib
 
-_ROWS_PER_SLAB = 16  # As in cc/row_store.h.
+TimedOutError = replay_rows.TimedOutError
+
+_ROWS_PER_SLAB = 16    # As in cc/row_store.h.
+_TICK_SECONDS = 0.001  # The time between two questions whether the replay can serve a call that waits.
 
 
 class Geometry(NamedTuple):
@@ -86,6 +90,10 @@ class SequenceReplay(replay_rows.Replay):
 
   Every sequence has a key: 0, 1, 2 and so on, in the order of insertion. When the replay is full, the oldest sequence
   makes room for the next one. Nothing waits unless it is told how long; see `insert` and `sample`.
+
+  Attributes:
+    row_spec, state_spec, geometry, shared_name: as for __init__.
+    attributes: name -> value, all settings except shared_name, as the op that makes the replay takes them.
   """
   kind = 'sequence_replay'
   statistics_type = Statistics
@@ -120,20 +128,20 @@ class SequenceReplay(replay_rows.Replay):
     self.row_spec = row_spec
     self.state_spec = state_spec
     self.geometry = geometry
+    self.shared_name = shared_name
     self._done = done
     self._rows = replay_rows.Rows(row_spec, frame_stacks)
     self._states = tf.nest.flatten(state_spec)
     self._num_states = len(state_offsets) if self._states else 0
     self._signal_spec = signals(self._rows.numbers)
     self._signals = tf.nest.flatten(self._signal_spec)
+    self.attributes = dict(
+        **self._rows.attributes(done), state_types=[spec.dtype for spec in self._states],
+        state_shapes=[spec.shape for spec in self._states], state_offsets=list(state_offsets)[:self._num_states],
+        **geometry._asdict(), capacity=capacity, priority_exponent=priority_exponent,
+        max_times_sampled=max_times_sampled, **rate_limit._asdict())
     with tf.device('/CPU:0'):
-      self._handle = ops.sequence_replay(
-          **self._rows.attributes(done),
-          state_types=[spec.dtype for spec in self._states], state_shapes=[spec.shape for spec in self._states],
-          state_offsets=list(state_offsets)[:self._num_states], burn_in=geometry.burn_in, length=geometry.length,
-          period=geometry.period, cross_episodes=geometry.cross_episodes, capacity=capacity,
-          priority_exponent=priority_exponent, max_times_sampled=max_times_sampled, **rate_limit._asdict(),
-          shared_name=shared_name or ops.unique_name(self.kind))
+      self._handle = ops.sequence_replay(**self.attributes, shared_name=shared_name or ops.unique_name(self.kind))
     if tf.executing_eagerly():  # In a graph, the handle is that of whichever process runs the graph.
       ops.delete_with(self, self._handle)
 
@@ -142,8 +150,9 @@ class SequenceReplay(replay_rows.Replay):
     """Appends unrolls to their streams.
 
     The unrolls of a stream come in the order of their indices. If an index is missing, no sequence contains rows from
-    before and after the gap. If there are priorities, a sequence is sampled only after `update`
-    has set its first one.
+    before and after the gap. If there are priorities, a sequence is sampled only after `update` has set its first one.
+    An unroll that comes again is ignored. If it is its stream's last one, its sequences are returned again, unless they
+    have left: so an insert whose answer was lost can be repeated.
 
     Args:
       stream_id, index: [B] int64; see actor/unroll.py.
@@ -152,18 +161,21 @@ class SequenceReplay(replay_rows.Replay):
         loss. If you insert all states, it may be zeros.
       starts_episode: [T+1, B] bool, whether a new sequence begins with this row. The last sequence before it has this
         row as its last one, since the row has the last reward. Usually, this is the component `done` of `rows`.
-      rows: nest of [T+1, B, ...] with the structure of row_spec. Row 0 repeats the last row of the unroll before.
+      rows: nest of [T+1, B, ...] with the structure of row_spec. Row 0 repeats the last row of the unroll before. This
+        is not checked: if it does not, sequences lack a row, and `gaps` does not count it. A writer prevents this.
       states: nest of [T+1, B, ...]: row t has the recurrent state before row t-1, because the agent computes it with
         the action that leads to row t. Row 0 is not used. Where `needs_state` is false for row t-1, row t may be zeros:
         it is not used, except that a sequence may get it for the first row of an episode, where states are reset.
-      timeout_seconds: how long to wait while the rate limit holds back inserting; math.inf: without end. An insert in a
-        graph does not wait.
+      timeout_seconds: how long to wait while the rate limit holds back inserting; math.inf: without end. In a graph,
+        where nothing waits, it must be 0.
     Returns:
       The sequences that are complete now.
     Raises:
       tf.errors.ResourceExhaustedError: there is not enough memory.
       tf.errors.InvalidArgumentError: a shape or type is wrong.
-      tf.errors.UnavailableError: inserting was ahead of sampling for all this time. Nothing was inserted.
+      TimedOutError: inserting was ahead of sampling for all this time. Nothing was inserted. In a graph, it is a
+        tf.errors.UnavailableError.
+      ValueError: timeout_seconds is not 0 in a graph.
     """
     tf.nest.assert_same_structure(states, self.state_spec)
 
@@ -174,7 +186,7 @@ class SequenceReplay(replay_rows.Replay):
             tf.nest.flatten(states), signal_components=self._signals,
             signal_types=[self._rows.types[index] for index in self._signals])
 
-    key, trains, signals = replay_rows.when_available(insert, lambda: bool(self.availability(1)[0]), timeout_seconds)
+    key, trains, signals = _when_available(insert, lambda: bool(self.availability(1)[0]), timeout_seconds)
     key.set_shape([None])
     trains.set_shape([self.geometry.length, None])
     for component, signal in zip(self._signals, signals, strict=True):
@@ -201,11 +213,13 @@ class SequenceReplay(replay_rows.Replay):
     Args:
       batch_size: number of sequences.
       seed: [] int64. The same contents and seed give the same sample.
-      timeout_seconds: how long to wait while sequences cannot be sampled; math.inf: without end. A sample in a graph
-        does not wait.
+      timeout_seconds: how long to wait while sequences cannot be sampled; math.inf: without end. In a graph, where
+        nothing waits, it must be 0.
     Raises:
-      tf.errors.UnavailableError: for all this time, the replay had no sequence, or none with a priority, or too few
-        that may be sampled again, or the rate limit held back sampling. Nothing was sampled.
+      TimedOutError: for all this time, the replay had no sequence, or none with a priority, or too few that may be
+        sampled again, or the rate limit held back sampling. Nothing was sampled. In a graph, it is a
+        tf.errors.UnavailableError.
+      ValueError: timeout_seconds is not 0 in a graph.
       tf.errors.InvalidArgumentError: batch_size is less than 1, or more than twice the tolerance of the rate limit or
         than capacity * max_times_sampled.
     """
@@ -215,7 +229,7 @@ class SequenceReplay(replay_rows.Replay):
             self._handle, batch_size, seed, row_types=self._rows.types, earlier_types=self._rows.earlier_types,
             state_types=[spec.dtype for spec in self._states])
 
-    key, probability, age, stream_id, stream_row, padding, trains, rows, earlier, states = replay_rows.when_available(
+    key, probability, age, stream_id, stream_row, padding, trains, rows, earlier, states = _when_available(
         sample, lambda: bool(self.availability(batch_size)[1]), timeout_seconds)
     for vector in (key, probability, age, stream_id, stream_row, padding):
       vector.set_shape([batch_size])
@@ -245,6 +259,21 @@ class SequenceReplay(replay_rows.Replay):
     """
     with tf.device('/CPU:0'):
       return ops.sequence_replay_update(self._handle, key, priority)
+
+
+def _when_available(call, is_available, timeout_seconds):
+  """See replay_rows.when_available. In a graph, returns the nodes of `call`."""
+  def timed_call():
+    try:
+      return call()
+    except tf.errors.UnavailableError as error:
+      raise TimedOutError(messages.plain_message(error.message)) from error
+
+  if tf.executing_eagerly():
+    return replay_rows.when_available(timed_call, is_available, timeout_seconds, _TICK_SECONDS)
+  if timeout_seconds:
+    raise ValueError(f'timeout_seconds: want 0 in a graph, where nothing waits, got {timeout_seconds}')
+  return call()
 
 
 def needs_state(step: tf.Tensor, geometry: Geometry, state_offsets=(0,)) -> tf.Tensor:

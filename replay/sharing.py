@@ -1,16 +1,18 @@
-"""Shares a replay of sequences between processes and machines: one has it, and the others insert and sample.
+"""Shares replays of sequences between processes and machines: one has them, and the others insert and sample.
 
-The process that has the replay opens a port, and makes the replay with a `shared_name`. TensorFlow's own server runs
-inside its runtime, so no Python of this process takes part in a call. The others make a SharedReplay.
+The process that has a replay serves it at a port. TensorFlow's own server runs inside its runtime, so no Python of this
+process takes part in a call. The others make a RemoteReplay.
 
 The port has no authentication on any network interface. Anyone who reaches it can run any graph in this process.
 """
 
 from collections.abc import Callable
 import contextlib
+import json
 import math
 import re
 import threading
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,31 +23,59 @@ from scalable_agents.replay import replay_rows
 from scalable_agents.replay import sequence_replay
 from scalable_agents.replay import writer as writer_lib
 
-_JOB = 'replay'
+_JOB = 'sequence_replay'
 _TASK = f'/job:{_JOB}/replica:0/task:0'
-_locks = []  # Of the port of this process. They end with the process.
+_GREETING = 'greeting'  # The name of a variable, [] string, JSON: the settings of each replay by its name.
+_TICK_SECONDS = 0.02    # The time between two questions over the network.
+_kept = []              # What is served. It ends with the process.
 
 
-def open_port(address: str):
-  """Opens a port at which other processes find the replays of this one, until the process ends.
+def serve(address: str, make: Callable[[], Any]) -> Any:
+  """Opens a port at which other processes find replays of this one, until the process ends, and makes the replays.
 
-  Must run before TensorFlow computes anything, and so before a replay is made. The port opens on all interfaces.
+  Must run before TensorFlow computes anything. The port opens on all interfaces.
 
   Args:
     address: HOST:PORT, of which only the port is opened.
+    make: makes a SequenceReplay with a shared_name, or a list of some.
+  Returns:
+    What `make` returns.
   Raises:
     ports.PortError: the port is in use.
-    ValueError: the address is not HOST:PORT.
+    ValueError: the address is not HOST:PORT, or a replay has no shared_name.
   """
-  _locks.append(sessions.open_port(_JOB, address, 'replay'))
+  lock = sessions.open_port(_JOB, address, 'replay')
+  made = make()
+  greeting = {_name(replay): _settings(replay) for replay in tf.nest.flatten(made)}
+  with tf.device('/CPU:0'):
+    variable = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=_GREETING)
+    tf.raw_ops.AssignVariableOp(resource=variable, value=tf.constant(json.dumps(greeting)))
+  _kept.append((lock, made, variable))
+  return made
 
 
-class SharedReplay:
+def _name(replay):
+  if not replay.shared_name:
+    raise ValueError('shared_name: want a name by which other processes find the replay, got none')
+  return replay.shared_name
+
+
+def _settings(replay: sequence_replay.SequenceReplay) -> dict[str, Any]:
+  """Returns what a replay must have in common in all processes, as JSON can hold it."""
+  def plain(value):
+    return value.name if isinstance(value, tf.DType) else list(value)
+
+  names = {name: str(tf.nest.map_structure(lambda spec: spec.dtype.name, spec))
+           for name, spec in (('rows', replay.row_spec), ('states', replay.state_spec))}
+  return json.loads(json.dumps(names | replay.attributes, default=plain))
+
+
+class RemoteReplay:
   """A SequenceReplay in another process. Any number of threads may call all methods at once.
 
   The methods are those of SequenceReplay, and return NumPy arrays. They do not work inside a tf.function. All of them
-  raise tf.errors.OpError if the other process does not answer. A new SharedReplay connects to its successor. An unroll
-  that is inserted again is ignored.
+  raise tf.errors.OpError if the other process does not answer. An insert that raises it may have been carried out. It
+  can be repeated with the same unroll, as a writer does. A new RemoteReplay connects to a successor of the process.
   """
 
   def __init__(self, address: str, make: Callable[[], sequence_replay.SequenceReplay], answer_seconds: float = 10.):
@@ -57,15 +87,19 @@ class SharedReplay:
       answer_seconds: when a process counts as gone that does not answer.
     Raises:
       OSError: no process listens at the address.
-      ValueError: the replay of the other process has other settings, or the address is not HOST:PORT.
+      sessions.NotReadyError: the process there serves no replays, or not yet.
+      ValueError: it has no replay of this name, or one with other settings; or the address is not HOST:PORT.
+      tf.errors.OpError: it does not answer.
     """
     ports.check_address(address)
     self._graph = tf.Graph()
     self._lock = threading.Lock()  # It guards the graph, and the nodes of samples.
     self._samples: dict[int, sequence_replay.Sample] = {}  # By batch size.
     with self._nodes():
+      raw, placeholder = tf.raw_ops, tf.compat.v1.placeholder
+      greeting = raw.ReadVariableOp(
+          resource=raw.VarHandleOp(dtype=tf.string, shape=[], shared_name=_GREETING), dtype=tf.string)
       self._replay = make()
-      placeholder = tf.compat.v1.placeholder
       self._seed, self._batch_size = placeholder(tf.int64, []), placeholder(tf.int64, [])
       stream_id, index, first_step = (placeholder(tf.int64, [None]) for _ in range(3))
       rows, states = (tf.nest.map_structure(lambda spec: placeholder(spec.dtype, [None, None, *spec.shape]), specs)
@@ -76,12 +110,24 @@ class SharedReplay:
       self._key, self._priority = placeholder(tf.int64, [None]), placeholder(tf.float32, [None])
       self._update = self._replay.update(self._key, self._priority)
       self._counts, self._availability = self._replay.counts(), self._replay.availability(self._batch_size)
+    name = _name(self._replay)
     self._session = sessions.make_session(address, self._graph, _TASK, answer_seconds)
     try:
-      self.statistics()
-    except tf.errors.InvalidArgumentError as error:
-      found = re.search('^a replay of this name .*$', error.message, re.MULTILINE)
-      raise ValueError(f'{address}: {found[0] if found else "the process there shares no replays"}') from error
+      self._check(address, name, greeting)
+    except Exception:
+      self.close()
+      raise
+
+  def _check(self, address, name, greeting):
+    """Checks that the process has this replay. Another call would make one there if it had none."""
+    try:
+      served = sessions.read_greeting(self._session, greeting, 'the process there serves no replays of sequences')
+    except sessions.NotReadyError as error:
+      raise sessions.NotReadyError(f'{address}: {error}') from error
+    if name not in served:
+      raise ValueError(f'{address}: there is no replay of the name {name!r}, but {", ".join(map(repr, served))}')
+    if differing := sessions.differences(served[name], _settings(self._replay)):
+      raise ValueError(f'{address}: the replay {name!r} has other settings: {"; ".join(differing)}')
 
   @contextlib.contextmanager
   def _nodes(self):
@@ -97,7 +143,8 @@ class SharedReplay:
       tf.nest.assert_same_structure(placeholders, values)
       feed.update(zip(tf.nest.flatten(placeholders), tf.nest.flatten(values), strict=True))
     return replay_rows.when_available(
-        lambda: self._run(self._inserted, feed), lambda: self._is_available(1)[0], timeout_seconds)
+        lambda: self._run(self._inserted, feed), lambda: self._is_available(1)[0], timeout_seconds,
+        _TICK_SECONDS)
 
   def writer(self, unroll_length: int = 20, timeout_seconds: float = math.inf) -> writer_lib.Writer:
     """See SequenceReplay."""
@@ -110,7 +157,7 @@ class SharedReplay:
         self._samples[batch_size] = self._replay.sample(batch_size, self._seed)
     return replay_rows.when_available(
         lambda: self._run(self._samples[batch_size], {self._seed: seed}),
-        lambda: self._is_available(batch_size)[1], timeout_seconds)
+        lambda: self._is_available(batch_size)[1], timeout_seconds, _TICK_SECONDS)
 
   def update(self, key, priority):
     """See SequenceReplay."""
@@ -134,4 +181,5 @@ class SharedReplay:
       # TensorFlow keeps UnavailableError for a process that does not answer, and gives an op's error another type.
       if 'originally returned UnavailableError' not in error.message:
         raise
-      raise tf.errors.UnavailableError(None, None, error.message) from error
+      said = re.search(r'^(.*)\n\s*\[\[\{\{node ', error.message, re.MULTILINE)
+      raise replay_rows.TimedOutError(said[1] if said else error.message) from error

@@ -6,6 +6,7 @@ states that are not shifted belong to other rows. A writer takes rows as an acto
 state, and makes the unrolls.
 """
 
+import collections
 from collections.abc import Callable
 import secrets
 from typing import Any, NamedTuple
@@ -56,9 +57,12 @@ class Writer:
     self._cross_episodes = cross_episodes
     self._stream_id = secrets.randbits(63)
     self._index = 0
-    self._rows: list[_Row] = []  # The last row that was inserted, and those after it.
+    self._rows: list[_Row] = []  # The last row of the last unroll, and those after it.
+    # An unroll whose insertion failed may have been inserted, so it is inserted again as it is.
+    self._unrolls: collections.deque[Unroll] = collections.deque()
+    self._inserted: list[Any] = []  # What `insert` returned in calls that then raised an error.
 
-  def append(self, row, state=()) -> Any:
+  def append(self, row, state=()) -> list[Any]:
     """Appends a row, and inserts an unroll whenever it is complete.
 
     Args:
@@ -67,10 +71,11 @@ class Writer:
         and the reward are the last ones of the episode before.
       state: nest of arrays with the structure of state_spec: the recurrent state before the agent processes this row.
     Returns:
-      What the replay's `insert` returns, if an unroll was inserted; else None.
+      What the replay's `insert` returned for each unroll that was inserted: usually none, or one.
     Raises:
       ValueError: the first row does not start an episode, or the structure, a shape or a type is wrong.
-      tf.errors.UnavailableError: see `insert`. The row is kept. The next call of `append` or `flush` inserts it.
+      Exception: see `insert`. The row is kept. The next call of `append` or `flush` inserts it, and returns also what
+        this call would have returned.
     """
     starts_episode = bool(self._done(row))
     if not self._rows:
@@ -81,20 +86,31 @@ class Writer:
       step = 0 if starts_episode and not self._cross_episodes else self._rows[-1].step + 1
     self._rows.append(
         _Row(_checked('row', row, self._row_spec), _checked('state', state, self._state_spec), starts_episode, step))
-    return self.flush() if len(self._rows) > self._unroll_length else None
+    if len(self._rows) > self._unroll_length:
+      self._end_unroll()
+    return self._insert_unrolls()
 
-  def flush(self) -> Any:
-    """Inserts the rows that were appended since the last unroll, if there are any. Returns as `append`."""
-    if len(self._rows) < 2:
-      return None
+  def flush(self) -> list[Any]:
+    """Inserts all rows that are not inserted yet, if there are any. Returns and raises as `append`."""
+    if len(self._rows) > 1:
+      self._end_unroll()
+    return self._insert_unrolls()
+
+  def _end_unroll(self):
     rows = [row.row for row in self._rows]
     states = [self._rows[0].state, *(row.state for row in self._rows[:-1])]  # The first one is not used.
-    inserted = self._insert(Unroll(
+    self._unrolls.append(Unroll(
         np.array([self._stream_id]), np.array([self._index]), np.array([self._rows[0].step]),
         np.array([[row.starts_episode] for row in self._rows]), _batch(rows, self._row_spec),
         _batch(states, self._state_spec)))
     self._index += 1
     del self._rows[:-1]
+
+  def _insert_unrolls(self):
+    while self._unrolls:
+      self._inserted.append(self._insert(self._unrolls[0]))
+      self._unrolls.popleft()
+    inserted, self._inserted = self._inserted, []
     return inserted
 
 

@@ -1,6 +1,5 @@
 """Tests of the replay's Python interface. tests/replay/cc tests the C++ core, also under sanitizers."""
 
-import concurrent.futures
 import math
 import os
 import tempfile
@@ -16,6 +15,7 @@ import tensorflow as tf
 
 from scalable_agents.learner import frame_stacks
 from scalable_agents.replay import sequence_replay as replay_lib
+from scalable_agents.tests.actor import waiting
 
 _GEOMETRY = replay_lib.Geometry(burn_in=4, length=6, period=3)
 
@@ -234,15 +234,17 @@ class ReplayTest(parameterized.TestCase):
     numbers = np.arange(31)[:, np.newaxis]
     rows = Row(_frame(numbers), numbers % 10 == 0, numbers, numbers.astype(np.float32))
     keys, size = step(np.array([5]), np.array([0]), rows, {'state': np.zeros([31, 1, 2], np.float32)}, np.int64(1))
+    with self.assertRaisesRegex(ValueError, 'timeout_seconds: want 0 in a graph, where nothing waits, got 5'):
+      tf.function(lambda: replay.sample(8, 1, timeout_seconds=5.))()
     self.assertEqual(size, 9)  # Three episodes of ten steps: sequences from 0, 3 and 6.
     self.assertContainsSubset(keys.numpy(), range(9))
 
   def test_an_empty_replay_gives_an_error_at_once(self):
     replay = _make()
-    with self.assertRaisesRegex(tf.errors.UnavailableError, 'the replay has no sequence to sample yet'):
+    with self.assertRaisesRegex(replay_lib.TimedOutError, 'the replay has no sequence to sample yet'):
       replay.sample(4, 1)
     inserted = _insert(replay, [0], 0, 20, _starts(0))
-    with self.assertRaisesRegex(tf.errors.UnavailableError, 'the replay has no sequence to sample yet'):
+    with self.assertRaisesRegex(replay_lib.TimedOutError, 'the replay has no sequence to sample yet'):
       replay.sample(4, 1)
     _set_all(replay, inserted)
     replay.sample(4, 1)
@@ -254,7 +256,7 @@ class ReplayTest(parameterized.TestCase):
     keys = np.concatenate([replay.sample(5, seed).key for seed in range(2)])
     np.testing.assert_array_equal(np.bincount(keys), [2, 2, 2, 2, 2])
     self.assertEqual(replay.size(), 0)
-    with self.assertRaisesRegex(tf.errors.UnavailableError, 'the replay has no sequence to sample yet'):
+    with self.assertRaisesRegex(replay_lib.TimedOutError, 'the replay has no sequence to sample yet'):
       replay.sample(1, 2, timeout_seconds=0.01)
 
   def test_waits_for_the_other_side_up_to_a_time(self):
@@ -265,21 +267,20 @@ class ReplayTest(parameterized.TestCase):
       rows = Row(_frame(numbers), numbers == 0, numbers, numbers.astype(np.float32))
       return replay.insert([index], [0], [0], rows.done, rows, {'state': np.zeros([50, 1, 2], np.float32)}, **kwargs)
 
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-      sample = executor.submit(lambda: replay.sample(8, 1, timeout_seconds=math.inf))
-      insert(0)
-      self.assertEqual(sample.result().key.shape, [8])
-      insert(1)
-      with self.assertRaisesRegex(tf.errors.UnavailableError,
-                                  'inserting is ahead of sampling: 30 sequences were inserted, and 8 sampled'):
-        insert(2, timeout_seconds=0.01)
-      inserted = executor.submit(lambda: insert(2, timeout_seconds=math.inf))
-      replay.sample(8, 1)
-      replay.sample(8, 1)
-      self.assertLen(inserted.result().key, 15)
+    sample = waiting.start(lambda: replay.sample(8, 1, timeout_seconds=math.inf))
+    insert(0)
+    self.assertEqual(sample().key.shape, [8])
+    insert(1)
+    with self.assertRaisesRegex(replay_lib.TimedOutError,
+                                '^inserting is ahead of sampling: 30 sequences were inserted, and 8 sampled$'):
+      insert(2, timeout_seconds=0.01)
+    inserted = waiting.start(lambda: insert(2, timeout_seconds=math.inf))
     replay.sample(8, 1)
     replay.sample(8, 1)
-    with self.assertRaisesRegex(tf.errors.UnavailableError,
+    self.assertLen(inserted().key, 15)
+    replay.sample(8, 1)
+    replay.sample(8, 1)
+    with self.assertRaisesRegex(replay_lib.TimedOutError,
                                 'sampling is ahead of inserting: 45 sequences were inserted, and 40 sampled'):
       replay.sample(8, 1, timeout_seconds=0.01)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'batch_size: want at most 8, got 9: '):

@@ -2,12 +2,14 @@
 
 import math
 import multiprocessing
+from unittest import mock
 
 from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
 
 from scalable_agents.processes import ports
+from scalable_agents.processes import sessions
 from scalable_agents.replay import sequence_replay
 from scalable_agents.replay import sharing
 from scalable_agents.tests.actor import waiting
@@ -15,15 +17,16 @@ from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.suites import ending
 
 _ROW = {'done': tf.TensorSpec([], tf.bool), 'frame': tf.TensorSpec([2], tf.uint8)}
-_STACKS = {'done': 1, 'frame': 3}
+_STACKS = (1, 3)  # Of `done` and of the frame.
 _GEOMETRY = sequence_replay.Geometry(burn_in=2, length=4, period=2)
-_LIMIT = sequence_replay.RateLimit(samples_per_insert=2., tolerance=40., minimum_size=3)
+_LIMIT = sequence_replay.RateLimit(samples_per_insert=2., tolerance=4., minimum_size=3)
 
 
-def _make(capacity=100, name='', priority_exponent=1.):
+def _make(capacity=100, name='', priority_exponent=1., row=_ROW):
   return sequence_replay.SequenceReplay(
-      _ROW, tf.TensorSpec([3]), _GEOMETRY, capacity, done=lambda row: row['done'], frame_stacks=_STACKS,
-      priority_exponent=priority_exponent, max_times_sampled=0 if priority_exponent else 2,
+      row, tf.TensorSpec([3]), _GEOMETRY, capacity, done=lambda row: row['done'],
+      frame_stacks=dict(zip(row, _STACKS, strict=True)), priority_exponent=priority_exponent,
+      max_times_sampled=0 if priority_exponent else 2,
       rate_limit=sequence_replay.RateLimit() if priority_exponent else _LIMIT, shared_name=name)
 
 
@@ -37,11 +40,9 @@ def _make_limited():
 
 def _serve(address, is_ready, may_end):
   """Has two replays until may_end."""
-  sharing.open_port(address)
-  replays = [_make_first(), _make_limited()]
+  sharing.serve(address, lambda: [_make_first(), _make_limited()])
   is_ready.set()
   may_end.wait()
-  del replays
 
 
 def _unrolls(stream_id, number):
@@ -70,7 +71,7 @@ class SharingTest(absltest.TestCase):
     assert is_ready.wait(waiting.PATIENCE_SECONDS)
 
   def _connect(self, make):
-    shared = sharing.SharedReplay(self.address, make)
+    shared = sharing.RemoteReplay(self.address, make)
     self.addCleanup(shared.close)
     return shared
 
@@ -91,13 +92,32 @@ class SharingTest(absltest.TestCase):
 
   def test_one_process_waits_for_the_other(self):
     actor, learner = self._connect(_make_limited), self._connect(_make_limited)
-    with self.assertRaisesRegex(tf.errors.UnavailableError, 'the replay has no sequence to sample yet'):
+    with self.assertRaisesRegex(sequence_replay.TimedOutError, 'the replay has no sequence to sample yet$'):
       learner.sample(4, 1, timeout_seconds=0.05)
     sample = waiting.start(learner.sample, 4, 1, math.inf)
     writer = actor.writer(unroll_length=5)
-    for row in range(36):
-      writer.append({'done': row % 7 == 0, 'frame': np.array([row, row], np.uint8)}, np.full(3, row))
+
+    def write():
+      for row in range(101):
+        writer.append({'done': row % 7 == 0, 'frame': np.array([row, row], np.uint8)}, np.full(3, row))
+
+    def is_held():
+      try:
+        actor.insert(*next(_unrolls(9, 1)))
+      except sequence_replay.TimedOutError as error:
+        self.assertRegex(str(error), 'inserting is ahead of sampling: .* and 4 sampled$')
+        return True
+      return False
+
+    written = waiting.start(write)
     drawn = sample()
+    waiting.wait_until(is_held)
+    self.assertFalse(written.ended.is_set())
+    seed = 0
+    while not written.ended.is_set():  # Whoever is ahead waits, so this comes to an end.
+      learner.sample(4, seed, waiting.PATIENCE_SECONDS)
+      seed += 1
+    written()
     self.assertEqual(drawn.trains.shape, (4, 4))
     states, first = drawn.states[0], drawn.stream_row + drawn.padding
     has_state = drawn.padding == 0
@@ -105,18 +125,30 @@ class SharingTest(absltest.TestCase):
     np.testing.assert_array_equal(drawn.rows['frame'][drawn.padding, np.arange(4), 0], first)
 
   def test_says_what_is_wrong(self):
-    other_settings = f'^{self.address}: a replay of this name has other settings: .* capacity100 .* capacity101 '
-    with self.assertRaisesRegex(ValueError, other_settings):
-      sharing.SharedReplay(self.address, lambda: _make(capacity=101, name='first'))
+    other = {'done': tf.TensorSpec([], tf.bool), 'frame': tf.TensorSpec([2], tf.int8)}  # Rows have as many bytes.
+    renamed = {'done': _ROW['done'], 'pixels': _ROW['frame']}
+    for make, message in (
+        (lambda: _make(capacity=101, name='first'), "the replay 'first' has other settings: capacity is 100 there and "
+         '101 here$'),
+        (lambda: _make(name='first', row=other), "the replay 'first' has other settings: .* and .*int8"),
+        (lambda: _make(name='first', row=renamed), "the replay 'first' has other settings: rows is .* and .*pixels"),
+        (lambda: _make(name='third'), "there is no replay of the name 'third', but 'first', 'limited'$")):
+      with self.assertRaisesRegex(ValueError, f'^{self.address}: {message}'):
+        sharing.RemoteReplay(self.address, make)
+    with self.assertRaisesRegex(ValueError, '^shared_name: want a name'):
+      sharing.RemoteReplay(self.address, _make)
+    with mock.patch.object(sharing, '_TASK', '/job:replay/replica:0/task:0'), self.assertRaisesRegex(
+        sessions.NotReadyError, f'^{self.address}: the process there serves no replays of sequences$'):
+      sharing.RemoteReplay(self.address, _make_first)
     with self.assertRaisesRegex(ports.PortError, f'^{self.address}: port .* another replay\\? .* another port$'):
-      sharing.open_port(self.address)
+      sharing.serve(self.address, _make_first)
     with cluster_testing.free_port() as port, self.assertRaises(OSError):
-      sharing.SharedReplay(f'localhost:{port}', _make_first)
+      sharing.RemoteReplay(f'localhost:{port}', _make_first)
     with self.assertRaisesRegex(ValueError, 'want HOST:PORT'):
-      sharing.SharedReplay('localhost', _make_first)
+      sharing.RemoteReplay('localhost', _make_first)
 
   def test_z_an_end_of_the_process_is_an_error(self):  # The last test: it ends the process.
-    shared = sharing.SharedReplay(self.address, _make_first, answer_seconds=2.)
+    shared = sharing.RemoteReplay(self.address, _make_first, answer_seconds=2.)
     self.may_end.set()
     self.server.kill()
     self.server.join()

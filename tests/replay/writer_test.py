@@ -1,6 +1,8 @@
 """Tests of the writer: what a replay has is compared with a plain list of the rows that were appended."""
 
 import contextlib
+import functools
+import itertools
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -66,12 +68,11 @@ class WriterTest(parameterized.TestCase):
     replay = sequence_replay.SequenceReplay(_ROW, _STATE, geometry, 200, done=_done, max_times_sampled=1)
     writer, rows, keys = replay.writer(unroll_length), _episodes(lengths), []
     for number, row in enumerate(rows):
-      results = [writer.append(row, _state(number))]
+      results = writer.append(row, _state(number))
       if number in flushes:
-        results.append(writer.flush())
-      keys.extend(key for result in results if result for key in result.key.numpy())
-    if last := writer.flush():
-      keys.extend(last.key.numpy())
+        results.extend(writer.flush())
+      keys.extend(key for result in results for key in result.key.numpy())
+    keys.extend(key for result in writer.flush() for key in result.key.numpy())
     want = _first_rows(rows, geometry)
     self.assertEqual(keys, list(range(len(want))))
     statistics = replay.statistics()
@@ -137,14 +138,14 @@ class WriterTest(parameterized.TestCase):
     read, waits = [], 0
 
     def read_all():
-      with contextlib.suppress(tf.errors.UnavailableError):
+      with contextlib.suppress(sequence_replay.TimedOutError):
         while True:
           read.append(int(replay.sample(1, 1).stream_row[0]))
 
     for row in rows:
       try:
         writer.append(row)
-      except tf.errors.UnavailableError:
+      except sequence_replay.TimedOutError:
         waits += 1
         read_all()
     read_all()
@@ -154,6 +155,30 @@ class WriterTest(parameterized.TestCase):
     self.assertLen(set(read), len(read))
     self.assertContainsSubset(read, range(0, 40, 2))
     self.assertEqual((replay.statistics().inserted, replay.statistics().gaps), (20, 0))
+
+  def test_regression_an_insert_whose_answer_is_lost_is_repeated(self):
+    replay = sequence_replay.SequenceReplay(
+        _ROW, _STATE, sequence_replay.Geometry(0, 2, 2), 100, done=_done, priority_exponent=1., max_times_sampled=1)
+    is_lost = itertools.cycle([False, True, True])
+
+    def insert(*unroll, timeout_seconds):
+      inserted = replay.insert(*unroll, timeout_seconds)
+      if next(is_lost):
+        raise tf.errors.UnavailableError(None, None, 'the answer is lost')
+      return inserted
+
+    writer, keys = replay.writer_of(insert, 5, 0.), []
+    calls = [functools.partial(writer.append, row, _state(number)) for number, row in enumerate(_episodes([40]))]
+    for call in [*calls, writer.flush, writer.flush]:
+      with contextlib.suppress(tf.errors.UnavailableError):
+        keys.extend(key for inserted in call() for key in inserted.key.numpy())
+    self.assertEqual(keys, list(range(20)))
+    statistics = replay.statistics()
+    self.assertEqual((statistics.inserted, statistics.gaps, statistics.repeated_unrolls), (20, 0, 14))
+    replay.update(keys, np.ones(20))
+    sample = replay.sample(20, 1)
+    self.assertCountEqual(sample.stream_row.numpy(), range(0, 40, 2))
+    np.testing.assert_array_equal(sample.rows['number'][:, :, 0], sample.stream_row + np.arange(3)[:, np.newaxis])
 
   def test_copies_arrays_that_are_used_again(self):
     replay = sequence_replay.SequenceReplay(_ROW, (), sequence_replay.Geometry(0, 2, 2), 10, done=_done)
