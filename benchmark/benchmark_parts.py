@@ -45,7 +45,7 @@ class Workload(NamedTuple):
 def pong(precision: str) -> Workload:
   """Returns the workload of Pong with the shallow network. `precision`: the value of --torso_precision."""
   return Workload(dict(level_name=GAME, torso='shallow', torso_precision=precision, unroll_length=20, batch_size=32),
-                  level='atari', learner_rows=21, wanted_share=0.85)
+                  level='atari', learner_rows=21, wanted_share=0.9)
 
 
 def dmlab(precision: str, unroll_length: int, batch_size: int) -> Workload:

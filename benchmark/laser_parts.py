@@ -17,7 +17,7 @@ def pong(precision: str) -> benchmark_parts.Workload:
   return benchmark_parts.Workload(
       dict(level_name=benchmark_parts.GAME, torso='shallow', torso_precision=precision, unroll_length=19, batch_size=40,
            replay_share=0.8, replay_capacity=50_000, replay_minimum_size=2_000, save_replay=False),
-      level='atari', learner_rows=20, wanted_share=0.85, agent='laser')
+      level='atari', learner_rows=20, wanted_share=0.87, agent='laser')
 
 
 def replayers(seconds, workload, use_lstm):

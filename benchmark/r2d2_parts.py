@@ -22,7 +22,7 @@ def pong(precision: str) -> benchmark_parts.Workload:
   return benchmark_parts.Workload(
       dict(level_name=benchmark_parts.GAME, torso='shallow', torso_precision=precision, batch_size=16,
            replay_capacity=2_000, replay_minimum_size=64, save_replay=False),
-      level='atari', learner_rows=121, wanted_share=0.85, agent='r2d2')
+      level='atari', learner_rows=121, wanted_share=0.88, agent='r2d2')
 
 
 def _replay(tf, settings):
