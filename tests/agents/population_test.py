@@ -1,27 +1,20 @@
 """Tests populations of real training processes: the binary from the user's side, and that exploitation helps."""
 
-import contextlib
-import io
 import os
-import re
 import statistics
 import subprocess
 import sys
-from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
-from scalable_agents.agents import laser_sweep
 from scalable_agents.agents import population
 from scalable_agents.agents import sweeps
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.population import population_directory
-from scalable_agents.population import population_launcher
 from scalable_agents.processes import python_path
-from scalable_agents.processes import run_flags
 from scalable_agents.records import run_directory
 from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
@@ -105,19 +98,22 @@ class BinaryTest(parameterized.TestCase):
     self.assertLen({*samples[1], *samples[101], *samples[201]}, 3 * 24)
 
   def test_members_share_a_replay(self):
-    config = population.LauncherConfig(agent='laser_atari57', population_size=2, share_replay=True, logdir='/folder')
-    with mock.patch.object(run_flags, 'config_from_flags', return_value=config), \
-         mock.patch.object(population_launcher, 'launcher') as launcher, \
-         mock.patch.object(population_launcher, 'summary', return_value=''), contextlib.redirect_stdout(io.StringIO()):
-      launcher.return_value.run.return_value = []
-      population.main(['--torso=shallow'])
-    program, folder, size, flags_of, _, services = launcher.call_args.args
-    self.assertEqual((program[-1], folder, size), ('scalable_agents.agents.laser_atari57', '/folder', 2))
-    address, = re.findall('--shared_replay=(\\S+)', ' '.join(services['replay']))
-    self.assertEqual(services['replay'][1:], laser_sweep.replay_command(address, '/folder'))
-    for index in range(2):
-      self.assertContainsSubset(['--torso=shallow', f'--shared_replay={address}', f'--sweep_index={index}'],
-                                flags_of(index))
+    folder, frames = os.path.join(self.create_tempdir().full_path, 'population'), 800
+    with _binary(folder, '--agent=laser_atari57', '--population_size=2', '--share_replay', '--level_name=catch',
+                 '--torso=shallow', '--num_environments=2', '--num_environment_workers=1', '--batch_size=4',
+                 '--unroll_length=20', '--replay_share=0.75', '--replay_capacity=5000', '--replay_minimum_size=100',
+                 f'--total_environment_frames={frames}', '--log_interval_seconds=0.001') as run:
+      code, _ = run.end()
+      self.assertEqual(code, 0, run.screen())
+    logdirs = [os.path.join(folder, population_directory.member_name(index)) for index in range(2)]
+    flags = [run_directory.read_config(logdir)['flags'] for logdir in logdirs]
+    self.assertEqual([(member['sweep_index'], member['seed']) for member in flags], [(0, 1), (1, 2)])
+    self.assertLen({member['shared_replay'] for member in flags}, 1)
+    self.assertTrue(os.path.exists(os.path.join(folder, 'replay', 'replay.json')))
+    # Whoever ends last has seen in the replay what both have made. An agent step of catch is a frame.
+    rows = [training.rows(logdir) for logdir in logdirs]
+    self.assertEqual([member[-1]['environment_frames'] for member in rows], [frames, frames])
+    self.assertGreater(max(member[-1]['replay_size'] for member in rows), 1.25 * frames)
 
   @parameterized.parameters(
       (['--agent=ape_x_atari57'], '--agent=ape_x_atari57: want module:NAME or one of impala_atari57, .*dmlab30'),
