@@ -119,8 +119,8 @@ class SequenceReplay(replay_rows.Replay):
       max_times_sampled: a sequence leaves the replay when it has been drawn so often, or earlier if it is among the
         oldest; see `capacity`. 0: there is no limit.
       rate_limit: keeps samples and inserted sequences in proportion.
-      shared_name: the name under which other processes find the replay, if this process has opened a port; see
-        sharing.py. '': the replay is not shared.
+      shared_name: the name under which other processes find the replay, if this process serves it; see sharing.py.
+        '': the replay is not shared.
     Raises:
       tf.errors.InvalidArgumentError: an argument is out of its range.
       tf.errors.ResourceExhaustedError: there is not enough memory for so many places.

@@ -82,6 +82,9 @@ class SharingTest(absltest.TestCase):
       for unroll in _unrolls(stream_id, 6):
         want, got = own.insert(*unroll), writer.insert(*unroll)
         tf.nest.map_structure(np.testing.assert_array_equal, got, want)
+        again = writer.insert(*unroll)  # As if the first answer had been lost.
+        np.testing.assert_array_equal(again.key, own.insert(*unroll).key)
+        np.testing.assert_array_equal(again.key, got.key)
         priorities = np.arange(len(got.key)) + 1.
         own.update(want.key, priorities)
         writer.update(got.key, priorities)
@@ -92,8 +95,10 @@ class SharingTest(absltest.TestCase):
 
   def test_one_process_waits_for_the_other(self):
     actor, learner = self._connect(_make_limited), self._connect(_make_limited)
-    with self.assertRaisesRegex(sequence_replay.TimedOutError, 'the replay has no sequence to sample yet$'):
-      learner.sample(4, 1, timeout_seconds=0.05)
+    with mock.patch.object(learner, '_is_available', wraps=learner._is_available) as asks:
+      with self.assertRaisesRegex(sequence_replay.TimedOutError, '^the replay has no sequence to sample yet$'):
+        learner.sample(4, 1, timeout_seconds=0.1)
+    self.assertLessEqual(asks.call_count, 5)  # At most every 20 ms.
     sample = waiting.start(learner.sample, 4, 1, math.inf)
     writer = actor.writer(unroll_length=5)
 
