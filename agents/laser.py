@@ -30,6 +30,7 @@ from scalable_agents.learner import learner_step
 from scalable_agents.learner import q_learning
 from scalable_agents.learner import trust_region
 
+_MOSTLY_REPLAYED = 0.75  # From this share on, learning takes more than half of the processors' time (make benchmark).
 _MOST_BATCHES_AHEAD = 4  # By this many batches an agent may be ahead of the slowest one that shares its replay.
 
 Agent = popart_impala.Agent
@@ -120,5 +121,6 @@ LASER = dataclasses.replace(
     make_experience=make_experience,
     # A shared replay is in another process.
     replay_steps=lambda config: config.replay_capacity if config.replay_share and not config.shared_replay else 0,
+    mostly_learns=lambda config: config.replay_share >= _MOSTLY_REPLAYED,
     sweep=sweeps.LASER,
 )

@@ -28,6 +28,7 @@ from scalable_agents.experience import memory
 from scalable_agents.launch import preset as preset_lib
 from scalable_agents.population import population_config
 from scalable_agents.population import population_member
+from scalable_agents.processes import machine
 from scalable_agents.processes import ports
 from scalable_agents.processes import python_path
 from scalable_agents.processes import quiet
@@ -36,6 +37,7 @@ from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import runtime_config
+from scalable_agents.records import settings
 from scalable_agents.training import definition
 from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
@@ -161,6 +163,15 @@ def _common(job):
       f'--{name}': value for name, value in job.settings().items() if name not in free}
 
 
+
+def _kernel_threads(job, learns):
+  """Returns the number of threads of a kernel on the CPU, or None for the usual one. `learns`: this process learns."""
+  if job.run.num_kernel_threads != settings.AUTO:
+    return job.run.num_kernel_threads
+  needs_all = learns and (job.run.num_environments == 0 or job.agent.mostly_learns(job.config))
+  return machine.num_cores() if needs_all else None
+
+
 def _train(job):
   """Trains in the run directory; resumes the run there if there is one."""
   make_evaluations = None
@@ -171,7 +182,7 @@ def _train(job):
   with run_directory.open_run(job.run.logdir, values, job.free_settings(), job.agent.name,
                               run_flags.defaults(values)) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
-    train_loop.configure_tensorflow(job.run.tf32)
+    train_loop.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=True))
     screen = quiet.screen()
     port, strategy = _join_learners(job, screen)
     resumed = checkpoint.latest(run_directory.path(directory.path, run_directory.CHECKPOINTS))
@@ -254,7 +265,7 @@ def _make_host(job, seed, screen, check=lambda specification: None):
 
 def _act(job):
   """Runs an actor host, which acts for a learner in another process."""
-  train_loop.configure_tensorflow(job.run.tf32)
+  train_loop.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=False))
   screen = quiet.screen()
   relay_port = _open_relay_port(job.cluster.relay_port, screen) if job.cluster.relay_port else None
   number = cluster_config.host_number(job.cluster)
@@ -284,6 +295,6 @@ def _test(job):
   with run_directory.open_evaluation(job.run.logdir, values, job.free_settings(), job.agent.name,
                                      run_flags.defaults(values)) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
-    train_loop.configure_tensorflow(job.run.tf32)
+    train_loop.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=False))
     summary = evaluation.evaluate(job, directory, quiet.screen())
   print(evaluation_results.report(summary), flush=True)

@@ -103,6 +103,8 @@ class Definition:
   # Agent steps in a full replay in this process, or 0 without one. Its capacity is the setting `replay_capacity`. So
   # the runtime can refuse a replay that does not fit into memory when the first environment is made.
   replay_steps: Callable[[Any], int] = lambda config: 0
+  # Whether learning takes most of the time of a run on a CPU, so that its kernels should use all cores.
+  mostly_learns: Callable[[Any], bool] = lambda config: False
   # The ranges that sweeps, and the first members of a population, draw hyper-parameters from.
   sweep: sweep_lib.Sweep = sweep_lib.Sweep({'learning_rate': sweep_lib.LogUniform(1e-5, 1e-2)}, num_samples=24)
   # Kinds of acting.Selection that Agent.step supports in evaluations; the first one is the default.

@@ -16,6 +16,7 @@ MODES = ('train', 'test')
 XLA_MODES = ('auto', 'always', 'never')
 _MAX_LOG_INTERVAL_SECONDS = 10  # Readers of metrics.jsonl may rely on this limit.
 _MAX_INFERENCE_THREADS = 256
+_MAX_KERNEL_THREADS = 1_024
 _MAX_NICENESS = 19  # See nice(2).
 
 
@@ -46,6 +47,10 @@ class RunConfig:
   num_inference_threads: settings.Count = setting(
       'auto', 'Number of inference loops, each with a batch of its own. auto: 1, or one per core without '
       '--dynamic_batching.', at_least=1, at_most=_MAX_INFERENCE_THREADS)
+  num_kernel_threads: settings.Count = setting(
+      'auto', 'Threads on which a process computes one operation of a network on the CPU. auto: half of the cores, since '
+      'the environments need the others. All cores in a learner without environments, and in LASER if three quarters of '
+      'each batch or more are replayed, because it then learns for most of the time.', at_least=1, at_most=_MAX_KERNEL_THREADS)
   dynamic_batching: bool = setting(
       True, 'Compute the actions of environments that need one at the same time in one batch. Otherwise the action of '
       'each environment is computed alone, as by actors on CPUs in table 1 of Espeholt et al. 2018 (IMPALA).')

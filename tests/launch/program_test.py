@@ -47,7 +47,7 @@ def _main(*arguments):
   training.run_in_this_process(impala.IMPALA, configs.ImpalaConfig(), atari57_protocol.Protocol(), *arguments)
 
 
-class TrainModeTest(absltest.TestCase):
+class TrainModeTest(parameterized.TestCase):
 
   def test_a_resumed_run_and_one_of_another_seed_begin_with_other_episodes(self):
     seeds = []
@@ -64,6 +64,22 @@ class TrainModeTest(absltest.TestCase):
       seeds.append(host.call_args.args[3])
     self.assertGreater(min(np.diff(sorted(seeds))), 1 << 12)  # More than one machine has environments.
     self.assertLess(max(seeds), 1 << 29)
+
+  @parameterized.parameters(
+      (laser.LASER, configs.LaserConfig(), (), 6),
+      (laser.LASER, configs.LaserConfig(), ('--replay_share=0.5', '--batch_size=64'), None),
+      (laser.LASER, configs.LaserConfig(), ('--num_kernel_threads=2',), 2),
+      (laser.LASER, configs.LaserConfig(), ('--job_name=actor', '--learner_addresses=a:1'), None),
+      (r2d2.R2D2, configs.R2d2Config(), (), None),
+      (r2d2.R2D2, configs.R2d2Config(), ('--job_name=learner', '--learner_addresses=a:1', '--num_environments=0'), 6))
+  def test_kernels_use_all_cores_where_learning_takes_most_of_the_time(self, agent, config, flags, threads):
+    with mock.patch.object(program.train_loop, 'configure_tensorflow',
+                           side_effect=errors.UserError('for the test')) as configure, \
+         mock.patch.object(machine, 'num_cores', lambda: 6):
+      with self.assertRaisesRegex(errors.UserError, 'for the test'):
+        training.run_in_this_process(agent, config, atari57_protocol.Protocol(), '--level_name=catch',
+                                     f'--logdir={self.create_tempdir().full_path}/run', *flags)
+    self.assertEqual(configure.call_args.args[1], threads)
 
 
 class ActorHostTest(parameterized.TestCase):
