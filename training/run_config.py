@@ -48,9 +48,10 @@ class RunConfig:
       'auto', 'Number of inference loops, each with a batch of its own. auto: 1, or one per core without '
       '--dynamic_batching.', at_least=1, at_most=_MAX_INFERENCE_THREADS)
   num_kernel_threads: settings.Count = setting(
-      'auto', 'Threads on which a process computes one operation of a network on the CPU. auto: half of the cores, since '
-      'the environments need the others. All cores in a learner without environments, and in LASER if three quarters of '
-      'each batch or more are replayed, because it then learns for most of the time.', at_least=1, at_most=_MAX_KERNEL_THREADS)
+      'auto', 'Threads on which a process computes one operation of a network on the CPU. auto: half of the cores, '
+      'since the environments need the others. All cores in a learner without environments, and in LASER if at least '
+      'three quarters of each batch are replayed, because it then learns for most of the time.',
+      at_least=1, at_most=_MAX_KERNEL_THREADS)
   dynamic_batching: bool = setting(
       True, 'Compute the actions of environments that need one at the same time in one batch. Otherwise the action of '
       'each environment is computed alone, as by actors on CPUs in table 1 of Espeholt et al. 2018 (IMPALA).')
