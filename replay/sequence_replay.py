@@ -38,12 +38,13 @@ class RateLimit(NamedTuple):
 
   An insert that begins while inserting is ahead by at most the tolerance is carried out in full. So inserting may be
   ahead by the tolerance and by the sequences of one insert of each thread. It also goes on, however far ahead it is,
-  while the largest allowed batch cannot be drawn: while there are fewer than minimum_size sequences, while none has a
-  priority, or while max_times_sampled leaves too few draws. So the two sides never wait for each other.
+  while the largest batch that `sample` was called for so far cannot be drawn: while fewer than minimum_size sequences
+  were inserted, while none has a priority, or while max_times_sampled leaves too few draws. So the two sides never wait
+  for each other.
   """
   samples_per_insert: float = 0.  # Sequences to sample for each inserted one. 0: neither waits for the other.
   tolerance: float = 0.           # Samples by which either may be ahead; want samples_per_insert and batch_size / 2.
-  minimum_size: int = 1           # Sequences that the replay must have to be sampled.
+  minimum_size: int = 1           # Sequences that must have been inserted before the first sample; <= capacity.
 
 
 _NO_LIMIT = RateLimit()
@@ -117,7 +118,7 @@ class SequenceReplay(replay_rows.Replay):
       priority_exponent: alpha. A sequence is drawn in proportion to its priority to this power. With 0, all sequences
         are equally likely, and need no priorities.
       max_times_sampled: a sequence leaves the replay when it has been drawn so often, or earlier if it is among the
-        oldest; see `capacity`. 0: there is no limit.
+        oldest; see `capacity`. 0: there is no limit. At most 2^63 / capacity.
       rate_limit: keeps samples and inserted sequences in proportion.
       shared_name: the name under which other processes find the replay, if this process serves it; see sharing.py.
         '': the replay is not shared.
@@ -166,15 +167,15 @@ class SequenceReplay(replay_rows.Replay):
       states: nest of [T+1, B, ...]: row t has the recurrent state before row t-1, because the agent computes it with
         the action that leads to row t. Row 0 is not used. Where `needs_state` is false for row t-1, row t may be zeros:
         it is not used, except that a sequence may get it for the first row of an episode, where states are reset.
-      timeout_seconds: how long to wait while the rate limit holds back inserting; math.inf: without end. In a graph,
-        where nothing waits, it must be 0.
+      timeout_seconds: how long to wait while the rate limit holds back inserting; math.inf: without end. Nothing ends
+        such a wait early. In a graph, where nothing waits, it must be 0.
     Returns:
       The sequences that are complete now.
     Raises:
       tf.errors.ResourceExhaustedError: there is not enough memory.
       tf.errors.InvalidArgumentError: a shape or type is wrong.
-      TimedOutError: inserting was ahead of sampling for all this time. Nothing was inserted. In a graph, it is a
-        tf.errors.UnavailableError.
+      TimedOutError: inserting was ahead of sampling for all this time. This call has inserted nothing. In a graph, it
+        is a tf.errors.UnavailableError.
       ValueError: timeout_seconds is not 0 in a graph.
     """
     tf.nest.assert_same_structure(states, self.state_spec)
@@ -213,11 +214,11 @@ class SequenceReplay(replay_rows.Replay):
     Args:
       batch_size: number of sequences.
       seed: [] int64. The same contents and seed give the same sample.
-      timeout_seconds: how long to wait while sequences cannot be sampled; math.inf: without end. In a graph, where
-        nothing waits, it must be 0.
+      timeout_seconds: how long to wait while sequences cannot be sampled; math.inf: without end. Nothing ends such a
+        wait early. In a graph, where nothing waits, it must be 0.
     Raises:
       TimedOutError: for all this time, the replay had no sequence, or none with a priority, or too few that may be
-        sampled again, or the rate limit held back sampling. Nothing was sampled. In a graph, it is a
+        sampled again, or the rate limit held back sampling. This call has sampled nothing. In a graph, it is a
         tf.errors.UnavailableError.
       ValueError: timeout_seconds is not 0 in a graph.
       tf.errors.InvalidArgumentError: batch_size is less than 1, or more than twice the tolerance of the rate limit or

@@ -11,9 +11,9 @@ namespace scalable_agents {
 struct RateLimit {
   double samples_per_insert = 0;  // 0: neither waits for the other.
   double tolerance = 0;           // Samples by which either may be ahead.
-  int64_t minimum_size = 1;       // Items that the replay must have to be sampled.
+  int64_t minimum_size = 1;       // Items that must have been inserted before the first sample.
 
-  // The samples by which inserting is ahead. It is 0 when the replay gets its minimum size.
+  // The samples by which inserting is ahead. It is 0 when the minimum size has been inserted.
   double Lead(int64_t inserted, int64_t sampled) const {
     return samples_per_insert * static_cast<double>(inserted - minimum_size) - static_cast<double>(sampled);
   }

@@ -1,5 +1,6 @@
 // TensorFlow ops of the replay of sequences. The public Python interface is replay/sequence_replay.py.
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -191,6 +192,9 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
     const RateLimit& limit = options_.rate_limit;
     if (options_.max_times_sampled < 0) {
       return InvalidArgument("max_times_sampled: want at least 0, got ", options_.max_times_sampled);
+    }
+    if (options_.max_times_sampled > std::numeric_limits<int64_t>::max() / options_.capacity) {
+      return InvalidArgument("max_times_sampled: want at most 2^63 / capacity, got ", options_.max_times_sampled);
     }
     if (limit.minimum_size < 1 || limit.minimum_size > options_.capacity) {
       return InvalidArgument("minimum_size: want 1 to the capacity of ", options_.capacity, ", got ",

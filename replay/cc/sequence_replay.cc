@@ -34,7 +34,7 @@ SequenceReplay::SequenceReplay(const ReplayOptions& options)
 
 Status SequenceReplay::MayInsert() const {
   MutexLock lock(mutex_);
-  if (options_.rate_limit.MayInsert(next_key_, sampled_) || !CheckDraws(LargestBatch()).ok()) return Status();
+  if (options_.rate_limit.MayInsert(next_key_, sampled_) || !CheckDraws(largest_asked_).ok()) return Status();
   return Unavailable("inserting is ahead of sampling: " + std::to_string(next_key_) + " sequences were inserted, and " +
                      std::to_string(sampled_) + " sampled");
 }
@@ -137,17 +137,26 @@ std::vector<std::shared_ptr<const Sequence>> SequenceReplay::Add(
     if (!sequences_[slot]) ++size_;
     replaced.push_back(std::move(sequences_[slot]));
     sequences_[slot] = sequence;
-    weights_.Set(slot, options_.priority_exponent == 0 ? 1 : 0);
+    SetWeight(slot, 0);
     if (!times_sampled_.empty()) times_sampled_[slot] = 0;
+    if (options_.priority_exponent == 0) SetWeight(slot, 1);
   }
   return replaced;
+}
+
+void SequenceReplay::SetWeight(int64_t slot, double weight) {
+  if (!times_sampled_.empty() && (weight > 0) != (weights_.Get(slot) > 0)) {
+    const int64_t draws = options_.max_times_sampled - times_sampled_[slot];
+    draws_left_ += weight > 0 ? draws : -draws;
+  }
+  weights_.Set(slot, weight);
 }
 
 bool SequenceReplay::Has(int64_t key) const {
   return key >= FirstKey() && key < next_key_ && sequences_[Slot(key)] != nullptr;
 }
 
-Status SequenceReplay::MaySample(int64_t n) const {
+Status SequenceReplay::MaySample(int64_t n) {
   MutexLock lock(mutex_);
   return CheckSample(n);
 }
@@ -160,13 +169,14 @@ double SequenceReplay::LargestBatch() const {
   return std::min(largest, static_cast<double>(options_.capacity) * static_cast<double>(options_.max_times_sampled));
 }
 
-Status SequenceReplay::CheckSample(int64_t n) const {
+Status SequenceReplay::CheckSample(int64_t n) {
   if (static_cast<double>(n) > LargestBatch()) {
     return InvalidArgument("batch_size: want at most " + std::to_string(static_cast<int64_t>(LargestBatch())) +
                            ", got " + std::to_string(n) +
                            ": the limits are twice the tolerance, and capacity * max_times_sampled");
   }
-  if (const Status status = CheckDraws(static_cast<double>(n)); !status.ok()) return status;
+  largest_asked_ = std::max(largest_asked_, n);
+  if (const Status status = CheckDraws(n); !status.ok()) return status;
   if (!options_.rate_limit.MaySample(n, next_key_, sampled_)) {
     return Unavailable("sampling is ahead of inserting: " + std::to_string(next_key_) +
                        " sequences were inserted, and " + std::to_string(sampled_) + " sampled");
@@ -174,22 +184,16 @@ Status SequenceReplay::CheckSample(int64_t n) const {
   return Status();
 }
 
-Status SequenceReplay::CheckDraws(double n) const {
+Status SequenceReplay::CheckDraws(int64_t n) const {
   if (!(weights_.total() > 0)) return Unavailable("the replay has no sequence to sample yet");
-  if (const int64_t least = options_.rate_limit.minimum_size; size_ < least) {
-    return Unavailable("the replay has " + std::to_string(size_) + " sequences, fewer than the minimum of " +
+  if (const int64_t least = options_.rate_limit.minimum_size; next_key_ < least) {
+    return Unavailable(std::to_string(next_key_) + " sequences were inserted, fewer than the minimum of " +
                        std::to_string(least));
   }
-  if (!CanDraw(n)) return Unavailable("the replay has too few sequences that may be sampled again");
-  return Status();
-}
-
-bool SequenceReplay::CanDraw(double n) const {
-  if (options_.max_times_sampled == 0) return true;
-  for (int64_t key = next_key_ - 1; key >= FirstKey() && n > 0; --key) {
-    if (weights_.Get(Slot(key)) > 0) n -= static_cast<double>(options_.max_times_sampled - times_sampled_[Slot(key)]);
+  if (options_.max_times_sampled > 0 && draws_left_ < n) {
+    return Unavailable("the replay has too few sequences that may be sampled again");
   }
-  return n <= 0;
+  return Status();
 }
 
 Status SequenceReplay::Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sampled) {
@@ -201,9 +205,11 @@ Status SequenceReplay::Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sa
     const int64_t slot = weights_.Find(NextUniform(&seed) * total);
     std::shared_ptr<const Sequence>& sequence = sequences_[slot];
     sampled->push_back({sequence, weights_.Get(slot) / total, sampled_batches_ - sequence->sampled_batches_before});
-    if (options_.max_times_sampled > 0 && ++times_sampled_[slot] == options_.max_times_sampled) {
+    if (options_.max_times_sampled == 0) continue;
+    --draws_left_;
+    if (++times_sampled_[slot] == options_.max_times_sampled) {
       left.push_back(std::move(sequence));
-      weights_.Set(slot, 0);
+      SetWeight(slot, 0);
     }
   }
   size_ -= static_cast<int64_t>(left.size());
@@ -229,7 +235,7 @@ Status SequenceReplay::Update(const std::vector<int64_t>& keys, const std::vecto
       ++stale_updates_;
       continue;
     }
-    weights_.Set(Slot(keys[i]), std::pow(std::max(priorities[i], kSmallestPriority), options_.priority_exponent));
+    SetWeight(Slot(keys[i]), std::pow(std::max(priorities[i], kSmallestPriority), options_.priority_exponent));
   }
   return Status();
 }

@@ -90,15 +90,17 @@ class SequenceReplay {
 
   // Says whether unrolls may be inserted now: Insert does not ask. kUnavailable: inserting must wait for sampling.
   //
-  // Inserting waits only while it is ahead and the largest batch could be drawn. So inserting and sampling never wait
-  // for each other. Proof: let Sample(n) be kUnavailable, with an n that it accepts, so n <= LargestBatch(). Either n
-  // sequences cannot be drawn, so the largest batch cannot either, and inserting may go on. Or sampling would be ahead:
-  // Lead(sampled + n) < -tolerance. Then Lead(sampled) < n - tolerance <= tolerance, and inserting may go on.
-  // Each side gets its turn: a sample lowers the lead, and `capacity` new sequences suffice for any batch.
+  // Inserting waits only while it is ahead and the largest batch that was asked for so far could be drawn. So inserting
+  // and sampling never wait for each other. Proof: let Sample(n) be kUnavailable, with an n that it accepts, so
+  // n <= LargestBatch(). It was asked for now. Either n sequences cannot be drawn, so the largest batch that was asked
+  // for cannot either, and inserting may go on. Or sampling would be ahead: Lead(sampled + n) < -tolerance. Then
+  // Lead(sampled) < n - tolerance <= tolerance, and inserting may go on. Each side gets its turn: a sample lowers the
+  // lead, and `capacity` new sequences that have a priority suffice for any batch.
   Status MayInsert() const;
 
-  // Says whether Sample(n) would succeed now. Returns its errors.
-  Status MaySample(int64_t n) const;
+  // Says whether Sample(n) would succeed now. Returns its errors. Like Sample, it tells MayInsert that a batch of n was
+  // asked for.
+  Status MaySample(int64_t n);
 
   // Appends the rows of an unroll to its stream. Row 0 repeats the last row of the unroll before, so it is only
   // appended with a segment's first unroll. If the index is not the next one, unrolls were lost, and a new segment
@@ -171,13 +173,13 @@ class SequenceReplay {
   int64_t next_key() const;
   int64_t Slot(int64_t key) const { return key % options_.capacity; }
   bool Has(int64_t key) const REQUIRES(mutex_);
-  Status CheckSample(int64_t n) const REQUIRES(mutex_);
+  Status CheckSample(int64_t n) REQUIRES(mutex_);
   // The size of the largest batch that the rate limit and max_times_sampled ever allow.
   double LargestBatch() const;
   // Says whether n sequences can be drawn, as far as it does not depend on the rate limit. If so, fewer can be, too.
-  Status CheckDraws(double n) const REQUIRES(mutex_);
-  // Whether so many draws are possible before all sequences have left the replay.
-  bool CanDraw(double n) const REQUIRES(mutex_);
+  Status CheckDraws(int64_t n) const REQUIRES(mutex_);
+  // Sets the weight of a slot, and with it the draws that are left.
+  void SetWeight(int64_t slot, double weight) REQUIRES(mutex_);
   // The oldest key that the replay may have.
   int64_t FirstKey() const REQUIRES(mutex_) { return std::max<int64_t>(next_key_ - options_.capacity, 0); }
   static FileSignature Signature(const ReplayOptions& options);
@@ -192,6 +194,9 @@ class SequenceReplay {
   std::vector<std::shared_ptr<const Sequence>> sequences_ GUARDED_BY(mutex_);
   SumTree weights_ GUARDED_BY(mutex_);                     // By slot; 0 for sequences without a priority.
   std::vector<int64_t> times_sampled_ GUARDED_BY(mutex_);  // By slot. Empty without max_times_sampled.
+  // With max_times_sampled: the draws that are possible before all sequences with a weight have left the replay.
+  int64_t draws_left_ GUARDED_BY(mutex_) = 0;
+  int64_t largest_asked_ GUARDED_BY(mutex_) = 0;  // Sequences of the largest batch that was asked for.
   int64_t next_key_ GUARDED_BY(mutex_) = 0;
   int64_t size_ GUARDED_BY(mutex_) = 0;  // Sequences in the replay.
   int64_t sampled_batches_ GUARDED_BY(mutex_) = 0;

@@ -142,8 +142,8 @@ Status SequenceReplay::Restore(const std::string& path) {
   for (int64_t i = 0; i < num_sequences; ++i) {
     const int64_t slot = Slot(sequences[i]->key);
     sequences_[slot] = sequences[i];
-    weights_.Set(slot, weights[i]);
     if (!times_sampled.empty()) times_sampled_[slot] = times_sampled[i];
+    SetWeight(slot, weights[i]);
   }
   return Status();
 }

@@ -315,6 +315,7 @@ class ReplayTest(parameterized.TestCase):
       (dict(max_times_sampled=-1), 'max_times_sampled: want at least 0, got -1'),
       (dict(rate_limit=replay_lib.RateLimit(-1.)), 'samples_per_insert: want at least 0, got -1'),
       (dict(rate_limit=replay_lib.RateLimit(2., 1.)), 'tolerance: want at least samples_per_insert, which is 2, got 1'),
+      (dict(max_times_sampled=2**62), r'max_times_sampled: want at most 2\^63 / capacity'),
       (dict(rate_limit=replay_lib.RateLimit(minimum_size=1001)), 'minimum_size: want 1 to the capacity of 1000'),
       (dict(rate_limit=replay_lib.RateLimit(3., 3.), max_times_sampled=2),
        'samples_per_insert: want at most max_times_sampled, which is 2, got 3'),
