@@ -6,7 +6,7 @@ process takes part in a call. The others make a RemoteReplay.
 The port has no authentication on any network interface. Anyone who reaches it can run any graph in this process.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import contextlib
 import json
 import math
@@ -43,6 +43,7 @@ def serve(address: str, make: Callable[[], Any]) -> Any:
   Raises:
     ports.PortError: the port is in use.
     ValueError: the address is not HOST:PORT, or a replay has no shared_name.
+    Exception: see `make`. It can only run when the port is open, and the port then stays open: end the process.
   """
   lock = sessions.open_port(_JOB, address, 'replay')
   made = make()
@@ -63,11 +64,23 @@ def _name(replay):
 def _settings(replay: sequence_replay.SequenceReplay) -> dict[str, Any]:
   """Returns what a replay must have in common in all processes, as JSON can hold it."""
   def plain(value):
-    return value.name if isinstance(value, tf.DType) else list(value)
+    if isinstance(value, tf.DType):
+      return value.name
+    return value.item() if isinstance(value, np.generic) else list(value)
 
-  names = {name: str(tf.nest.map_structure(lambda spec: spec.dtype.name, spec))
-           for name, spec in (('rows', replay.row_spec), ('states', replay.state_spec))}
+  names = {'rows': _names(replay.row_spec), 'states': _names(replay.state_spec)}
   return json.loads(json.dumps(names | replay.attributes, default=plain))
+
+
+def _names(specs):
+  """Returns the names and types of a nest of specs, as JSON can hold them. Dicts are equal in any order."""
+  if isinstance(specs, tf.TensorSpec):
+    return specs.dtype.name
+  if hasattr(specs, '_asdict'):
+    specs = specs._asdict()
+  if isinstance(specs, Mapping):
+    return {name: _names(value) for name, value in specs.items()}
+  return [_names(value) for value in specs]
 
 
 class RemoteReplay:
@@ -75,7 +88,8 @@ class RemoteReplay:
 
   The methods are those of SequenceReplay, and return NumPy arrays. They do not work inside a tf.function. All of them
   raise tf.errors.OpError if the other process does not answer. An insert that raises it may have been carried out. It
-  can be repeated with the same unroll, as a writer does. A new RemoteReplay connects to a successor of the process.
+  can be repeated with the same unroll, as a writer does. A sample whose answer was lost counts as drawn. A new
+  RemoteReplay connects to a successor of the process.
   """
 
   def __init__(self, address: str, make: Callable[[], sequence_replay.SequenceReplay], answer_seconds: float = 10.):
@@ -168,7 +182,7 @@ class RemoteReplay:
     return sequence_replay.Statistics(*map(int, self._run(self._counts)))
 
   def close(self):
-    """Closes the connection."""
+    """Closes the connection. Other calls, also those that wait in other threads, then raise RuntimeError."""
     sessions.close(self._session)
 
   def _is_available(self, batch_size) -> np.ndarray:

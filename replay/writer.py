@@ -34,7 +34,10 @@ class _Row(NamedTuple):
 
 
 class Writer:
-  """Writes one stream, from the start of an actor's first episode. Only one thread may use it at a time."""
+  """Writes one stream, from the start of an actor's first episode. Only one thread may use it at a time.
+
+  It has no limit of memory: rows whose insertion fails are kept until one succeeds.
+  """
 
   def __init__(self, insert: Callable[[Unroll], Any], row_spec, state_spec, done: Callable[[Any], Any],
                unroll_length: int, cross_episodes: bool):
@@ -73,19 +76,26 @@ class Writer:
     Returns:
       What the replay's `insert` returned for each unroll that was inserted: usually none, or one.
     Raises:
-      ValueError: the first row does not start an episode, or the structure, a shape or a type is wrong.
+      ValueError: the structure, a shape or a type is wrong. The row is lost, and the rest of its episode is refused as
+        well, so that no sequence contains rows from before and after it. Or the writer's first row, or the first one
+        after a loss, does not start an episode.
       Exception: see `insert`. The row is kept. The next call of `append` or `flush` inserts it, and returns also what
         this call would have returned.
     """
+    try:
+      arrays, state_arrays = _checked('row', row, self._row_spec), _checked('state', state, self._state_spec)
+    except ValueError:
+      self._end_segment()
+      raise
     starts_episode = bool(self._done(row))
     if not self._rows:
       if not starts_episode:
-        raise ValueError('the first row of a writer must start an episode: done is false')
+        raise ValueError('the first row of a writer, or after a row that was refused, must start an episode: done is '
+                         'false')
       step = 0
     else:
       step = 0 if starts_episode and not self._cross_episodes else self._rows[-1].step + 1
-    self._rows.append(
-        _Row(_checked('row', row, self._row_spec), _checked('state', state, self._state_spec), starts_episode, step))
+    self._rows.append(_Row(arrays, state_arrays, starts_episode, step))
     if len(self._rows) > self._unroll_length:
       self._end_unroll()
     return self._insert_unrolls()
@@ -105,6 +115,15 @@ class Writer:
         _batch(states, self._state_spec)))
     self._index += 1
     del self._rows[:-1]
+
+  def _end_segment(self):
+    """Ends the last unroll, if there is one, and leaves out an index, so that the replay sees the gap."""
+    if not self._rows:
+      return
+    if len(self._rows) > 1:
+      self._end_unroll()
+    self._rows.clear()
+    self._index += 1
 
   def _insert_unrolls(self):
     while self._unrolls:

@@ -1,7 +1,10 @@
 """Tests of a replay of sequences that several processes share. One process has the replay; this one has the others."""
 
+import contextlib
 import math
 import multiprocessing
+import os
+import signal
 from unittest import mock
 
 from absl.testing import absltest
@@ -10,6 +13,7 @@ import tensorflow as tf
 
 from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
+from scalable_agents.replay import replay_rows
 from scalable_agents.replay import sequence_replay
 from scalable_agents.replay import sharing
 from scalable_agents.tests.actor import waiting
@@ -17,7 +21,6 @@ from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.suites import ending
 
 _ROW = {'done': tf.TensorSpec([], tf.bool), 'frame': tf.TensorSpec([2], tf.uint8)}
-_STACKS = (1, 3)  # Of `done` and of the frame.
 _GEOMETRY = sequence_replay.Geometry(burn_in=2, length=4, period=2)
 _LIMIT = sequence_replay.RateLimit(samples_per_insert=2., tolerance=4., minimum_size=3)
 
@@ -25,7 +28,7 @@ _LIMIT = sequence_replay.RateLimit(samples_per_insert=2., tolerance=4., minimum_
 def _make(capacity=100, name='', priority_exponent=1., row=_ROW):
   return sequence_replay.SequenceReplay(
       row, tf.TensorSpec([3]), _GEOMETRY, capacity, done=lambda row: row['done'],
-      frame_stacks=dict(zip(row, _STACKS, strict=True)), priority_exponent=priority_exponent,
+      frame_stacks={name: 1 if name == 'done' else 3 for name in row}, priority_exponent=priority_exponent,
       max_times_sampled=0 if priority_exponent else 2,
       rate_limit=sequence_replay.RateLimit() if priority_exponent else _LIMIT, shared_name=name)
 
@@ -34,13 +37,21 @@ def _make_first():
   return _make(name='first')
 
 
+def _make_first_in_other_words():
+  return _make(np.int64(100), 'first', row=dict(reversed(_ROW.items())))
+
+
+def _make_lossy():
+  return _make(name='lossy')
+
+
 def _make_limited():
   return _make(name='limited', priority_exponent=0.)
 
 
 def _serve(address, is_ready, may_end):
-  """Has two replays until may_end."""
-  sharing.serve(address, lambda: [_make_first(), _make_limited()])
+  """Has three replays until may_end."""
+  sharing.serve(address, lambda: [_make_first(), _make_limited(), _make_lossy()])
   is_ready.set()
   may_end.wait()
 
@@ -77,7 +88,7 @@ class SharingTest(absltest.TestCase):
 
   def test_it_has_what_all_have_inserted(self):
     """The same calls to a replay of this process give the same results."""
-    own, shared = _make(), [self._connect(_make_first) for _ in range(2)]
+    own, shared = _make(), [self._connect(make) for make in (_make_first, _make_first_in_other_words)]
     for stream_id, writer in enumerate(shared):
       for unroll in _unrolls(stream_id, 6):
         want, got = own.insert(*unroll), writer.insert(*unroll)
@@ -95,10 +106,14 @@ class SharingTest(absltest.TestCase):
 
   def test_one_process_waits_for_the_other(self):
     actor, learner = self._connect(_make_limited), self._connect(_make_limited)
-    with mock.patch.object(learner, '_is_available', wraps=learner._is_available) as asks:
+    now = [0.]
+    with (mock.patch.object(learner, '_is_available', wraps=learner._is_available) as asks,
+          mock.patch.object(replay_rows, 'time') as time):
+      time.monotonic.side_effect = lambda: now[0]
+      time.sleep.side_effect = lambda seconds: now.append(now.pop() + seconds)
       with self.assertRaisesRegex(sequence_replay.TimedOutError, '^the replay has no sequence to sample yet$'):
-        learner.sample(4, 1, timeout_seconds=0.1)
-    self.assertLessEqual(asks.call_count, 5)  # At most every 20 ms.
+        learner.sample(4, 1, timeout_seconds=0.09)
+    self.assertEqual(asks.call_count, 5)  # Every 20 ms.
     sample = waiting.start(learner.sample, 4, 1, math.inf)
     writer = actor.writer(unroll_length=5)
 
@@ -120,7 +135,8 @@ class SharingTest(absltest.TestCase):
     self.assertFalse(written.ended.is_set())
     seed = 0
     while not written.ended.is_set():  # Whoever is ahead waits, so this comes to an end.
-      learner.sample(4, seed, waiting.PATIENCE_SECONDS)
+      with contextlib.suppress(sequence_replay.TimedOutError):  # After the last row, nobody inserts any more.
+        learner.sample(4, seed, timeout_seconds=0.1)
       seed += 1
     written()
     self.assertEqual(drawn.trains.shape, (4, 4))
@@ -128,6 +144,34 @@ class SharingTest(absltest.TestCase):
     has_state = drawn.padding == 0
     np.testing.assert_array_equal(states[has_state, 0], first[has_state])
     np.testing.assert_array_equal(drawn.rows['frame'][drawn.padding, np.arange(4), 0], first)
+
+  def test_nothing_is_lost_when_answers_are(self):
+    self.addCleanup(os.kill, self.server.pid, signal.SIGCONT)
+    shared = sharing.RemoteReplay(self.address, _make_lossy, answer_seconds=2.)
+    self.addCleanup(shared.close)
+    own, writer = _make(), shared.writer(unroll_length=5)
+    own_writer, keys, num_lost = own.writer(unroll_length=5), [], 0
+
+    def is_answered(call, *arguments):
+      try:
+        keys.extend(key for inserted in call(*arguments) for key in inserted.key)
+      except tf.errors.DeadlineExceededError:
+        return False
+      return True
+
+    for number in range(41):
+      if number in (13, 28):  # An unroll ends two rows later.
+        os.kill(self.server.pid, signal.SIGSTOP)
+      row = {'done': number % 7 == 0, 'frame': np.array([number, number], np.uint8)}, np.full(3, number)
+      own_writer.append(*row)
+      if not is_answered(writer.append, *row):
+        num_lost += 1
+        os.kill(self.server.pid, signal.SIGCONT)
+    waiting.wait_until(lambda: is_answered(writer.flush))
+    self.assertGreaterEqual(num_lost, 2)
+    self.assertEqual(keys, list(range(own.statistics().inserted)))
+    statistics = shared.statistics()
+    self.assertEqual((statistics.inserted, statistics.gaps), (len(keys), 0))
 
   def test_says_what_is_wrong(self):
     other = {'done': tf.TensorSpec([], tf.bool), 'frame': tf.TensorSpec([2], tf.int8)}  # Rows have as many bytes.
@@ -137,7 +181,7 @@ class SharingTest(absltest.TestCase):
          '101 here$'),
         (lambda: _make(name='first', row=other), "the replay 'first' has other settings: .* and .*int8"),
         (lambda: _make(name='first', row=renamed), "the replay 'first' has other settings: rows is .* and .*pixels"),
-        (lambda: _make(name='third'), "there is no replay of the name 'third', but 'first', 'limited'$")):
+        (lambda: _make(name='third'), "there is no replay of the name 'third', but 'first', 'limited', 'lossy'$")):
       with self.assertRaisesRegex(ValueError, f'^{self.address}: {message}'):
         sharing.RemoteReplay(self.address, make)
     with self.assertRaisesRegex(ValueError, '^shared_name: want a name'):

@@ -180,6 +180,27 @@ class WriterTest(parameterized.TestCase):
     self.assertCountEqual(sample.stream_row.numpy(), range(0, 40, 2))
     np.testing.assert_array_equal(sample.rows['number'][:, :, 0], sample.stream_row + np.arange(3)[:, np.newaxis])
 
+  @parameterized.parameters(1, 2, 3, 4)
+  def test_regression_a_refused_row_is_a_gap(self, length):
+    replay = sequence_replay.SequenceReplay(
+        _ROW, _STATE, sequence_replay.Geometry(0, 2, 1), 100, done=_done, max_times_sampled=1)
+    writer, rows, refused = replay.writer(length), _episodes([7, 9, 5]), []
+    for number, row in enumerate(rows):
+      broken = row | {'number': np.zeros(3, int)} if number in (9, 11) else row
+      try:
+        writer.append(broken, _state(number))
+      except ValueError:
+        refused.append(number)
+    writer.flush()
+    self.assertEqual(refused, list(range(9, 16)))  # The rest of the second episode, which ends with row 16.
+    self.assertEqual(replay.statistics().gaps, 1)
+    sample = replay.sample(int(replay.size()), 1)
+    self.assertContainsSubset([*range(6), *range(16, 19)], sample.rows['number'][0, :, 0].numpy())
+    for b, number in enumerate(sample.rows['number'][0, :, 0].numpy()):
+      steps = 1 + int(np.sum(sample.trains[:, b]))
+      np.testing.assert_array_equal(sample.rows['number'][:steps, b, 0], np.arange(number, number + steps))
+      self.assertNoCommonElements(range(number, number + steps), refused)
+
   def test_copies_arrays_that_are_used_again(self):
     replay = sequence_replay.SequenceReplay(_ROW, (), sequence_replay.Geometry(0, 2, 2), 10, done=_done)
     writer, row = replay.writer(), {'done': True, 'number': np.zeros(2, np.int32)}
@@ -191,7 +212,7 @@ class WriterTest(parameterized.TestCase):
     np.testing.assert_array_equal(replay.sample(1, 1).rows['number'][:, 0, 0], [0, 1, 2])
 
   @parameterized.parameters(
-      (_row(done=False), (), 'the first row of a writer must start an episode'),
+      (_row(done=False), (), 'the first row of a writer, or after a .*, must start an episode'),
       (_row(number=np.zeros(3, int)), (), r'row, component 1: want int32 \[2\], got int64 \[3\]'),
       (_row(number=np.zeros(2)), (), r'row, component 1: want int32 \[2\], got float64 \[2\]'),
       ({'done': True}, (), 'row: want a nest of arrays with the structure of row_spec'),
