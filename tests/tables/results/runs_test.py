@@ -19,8 +19,8 @@ _GAME = {'level_name': 'pong', 'use_lstm': False}
 
 class RunsTest(run_directories.TestCase):
 
-  def _read_one(self, logdir, evaluated=True):
-    (run,), faults = runs.read([logdir], evaluated)
+  def _read_one(self, logdir, evaluated=True, agents=('impala',)):
+    (run,), faults = runs.read([logdir], evaluated, agents)
     self.assertEmpty(faults)
     return run
 
@@ -77,7 +77,7 @@ class RunsTest(run_directories.TestCase):
       (_GAME | {'agent': 'a2c', 'off_policy_correction': None}, None),
   )
   def test_the_settings_decide_which_agent_a_run_is(self, flags, expected):
-    run = self._read_one(run_directories.make(self.folder, 'run', **flags), evaluated=False)
+    run = self._read_one(run_directories.make(self.folder, 'run', **flags), evaluated=False, agents=())
     agent = runs.agent_of(run, published.AGENTS.values())
     self.assertEqual(agent and agent.name, expected)
 
