@@ -172,7 +172,9 @@ class LifeOfARunTest(absltest.TestCase):
     training.run_preset(
         'laser_dmlab30', f'--level_name={",".join(_TRAINED)}',
         '--torso=shallow', '--unroll_length=10', '--batch_size=8', '--replay_share=0.75', '--replay_capacity=1_000',
-        '--replay_minimum_size=50', '--num_environments=2', '--total_environment_frames=800', f'--logdir={logdir}')
+        '--replay_minimum_size=50', '--num_environments=2', '--total_environment_frames=800', f'--logdir={logdir}',
+        # Those of this process, which cannot change any more.
+        f'--num_kernel_threads={tf.config.threading.get_intra_op_parallelism_threads()}')
     row = training.rows(logdir)[-1]
     if not lab_module.IS_REAL:  # Its episodes are longer.
       self.assertGreaterEqual(row['replay_size'], 50)
