@@ -48,8 +48,7 @@ def make_graph(task: int, unroll_specs: list[tf.TensorSpec], parameter_specs: li
   graph = tf.Graph()
   with graph.as_default(), tf.device(f'/job:{learner_port.JOB}/replica:0/task:{task}/device:CPU:0'):
     raw = tf.raw_ops
-    greeting = raw.ReadVariableOp(
-        resource=raw.VarHandleOp(dtype=tf.string, shape=[], shared_name=learner_port.GREETING), dtype=tf.string)
+    greeting = sessions.text_of(sessions.shared_text(learner_port.GREETING))
     report = tf.compat.v1.placeholder(tf.string, [])
     reports = raw.FIFOQueueV2(component_types=[tf.string], shapes=[[]], capacity=learner_port.REPORTS_CAPACITY,
                               shared_name=learner_port.REPORTS)

@@ -162,7 +162,7 @@ class LearnerPort:
     except tf.errors.OpError as error:
       raise ports.PortError(f'{addresses[task]}: the port could not be opened: {error.message}') from error
     with tf.device('/CPU:0'):
-      self._greeting = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=GREETING)
+      self._greeting = sessions.shared_text(GREETING)
       self._queue = tf.raw_ops.FIFOQueueV2(
           component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
     self._reports = {}  # Host -> (its latest Report, the time of its arrival).

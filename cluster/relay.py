@@ -35,7 +35,7 @@ class RelayPort:
     """
     self._lock = sessions.open_port(learner_port.JOB, f'localhost:{port}', 'relay', 'relay_port')
     with tf.device('/CPU:0'):
-      self._source = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=learner_port.GREETING)
+      self._source = sessions.shared_text(learner_port.GREETING)
     self._snapshot: Any = None
     self.withdraw()
 
@@ -81,9 +81,7 @@ class Relay:
     task = f'/job:{learner_port.JOB}/replica:0/task:0'
     self._graph, self._task = tf.Graph(), task
     with self._graph.as_default(), tf.device(f'{task}/device:CPU:0'):
-      source = tf.raw_ops.ReadVariableOp(
-          resource=tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=learner_port.GREETING),
-          dtype=tf.string)
+      source = sessions.text_of(sessions.shared_text(learner_port.GREETING))
       with tf.control_dependencies([source]):  # Otherwise they could be those from before the source was named.
         version, parameters = ops.parameter_snapshot_latest(
             ops.parameter_snapshot(shared_name=learner_port.PARAMETERS), types=[spec.dtype for spec in specs])

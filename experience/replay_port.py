@@ -118,7 +118,7 @@ class ReplayPort:
     except ports.PortError as error:
       raise errors.UserError(str(error)) from error
     with tf.device('/CPU:0'):
-      self._greeting = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=GREETING)
+      self._greeting = sessions.shared_text(GREETING)
       self._queue = tf.raw_ops.FIFOQueueV2(
           component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
     self._pace = pace_lib.Pace(FORGOTTEN_SECONDS)

@@ -63,8 +63,7 @@ def _make_graph(contract, check) -> _Nodes:
   graph = tf.Graph()
   with graph.as_default(), tf.device(f'{replay_port.TASK}/device:CPU:0'):
     raw, placeholder = tf.raw_ops, tf.compat.v1.placeholder
-    greeting = raw.ReadVariableOp(
-        resource=raw.VarHandleOp(dtype=tf.string, shape=[], shared_name=replay_port.GREETING), dtype=tf.string)
+    greeting = sessions.text_of(sessions.shared_text(replay_port.GREETING))
     report = placeholder(tf.string, [])
     reports = raw.FIFOQueueV2(component_types=[tf.string], shapes=[[]], capacity=replay_port.REPORTS_CAPACITY,
                               shared_name=replay_port.REPORTS)

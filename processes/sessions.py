@@ -59,6 +59,16 @@ def make_session(address: str, graph: tf.Graph, task: str, answer_seconds: float
   return tf.compat.v1.Session(f'grpc://{address}', graph, config)
 
 
+def shared_text(name: str) -> tf.Tensor:
+  """Returns the handle of a variable, [] string, that all processes find by its name. In a graph, it is the node."""
+  return tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=name)
+
+
+def text_of(handle: tf.Tensor) -> tf.Tensor:
+  """Returns what a variable of `shared_text` has, [] string."""
+  return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.string)
+
+
 def read_greeting(session: tf.compat.v1.Session, greeting: tf.Tensor, other_task: str) -> dict[str, Any]:
   """Returns a server's greeting, [] string, JSON.
 

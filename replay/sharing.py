@@ -49,7 +49,7 @@ def serve(address: str, make: Callable[[], Any]) -> Any:
   made = make()
   greeting = {_name(replay): _settings(replay) for replay in tf.nest.flatten(made)}
   with tf.device('/CPU:0'):
-    variable = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=_GREETING)
+    variable = sessions.shared_text(_GREETING)
     tf.raw_ops.AssignVariableOp(resource=variable, value=tf.constant(json.dumps(greeting)))
   _kept.append((lock, made, variable))
   return made
@@ -110,10 +110,9 @@ class RemoteReplay:
     self._lock = threading.Lock()  # It guards the graph, and the nodes of samples.
     self._samples: dict[int, sequence_replay.Sample] = {}  # By batch size.
     with self._nodes():
-      raw, placeholder = tf.raw_ops, tf.compat.v1.placeholder
-      greeting = raw.ReadVariableOp(
-          resource=raw.VarHandleOp(dtype=tf.string, shape=[], shared_name=_GREETING), dtype=tf.string)
+      greeting = sessions.text_of(sessions.shared_text(_GREETING))
       self._replay = make()
+      placeholder = tf.compat.v1.placeholder
       self._seed, self._batch_size = placeholder(tf.int64, []), placeholder(tf.int64, [])
       stream_id, index, first_step = (placeholder(tf.int64, [None]) for _ in range(3))
       rows, states = (tf.nest.map_structure(lambda spec: placeholder(spec.dtype, [None, None, *spec.shape]), specs)
