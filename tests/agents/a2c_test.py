@@ -121,7 +121,8 @@ class RunTest(parameterized.TestCase):
     config, rows = self._train(
         batching=batching, synchronous=batching == 'sync_step', optimizer='adam', learning_rate=2e-3,
         total_environment_frames=60_000)
-    self.assertGreaterEqual(rows[-1]['episode_return'], 0.95)
+    # Another unroll can end after the mean has reached 0.98, so the last row can be lower. A random policy has -0.6.
+    self.assertGreater(rows[-1]['episode_return'], 0.8)
     for row in rows:
       self.assertEqual(row['policy_lag'], 0., row)
       self.assertEqual(row['environment_frames'] % (config.batch_size * config.unroll_length), 0)
