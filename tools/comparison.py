@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import figure
 import numpy as np
@@ -125,6 +125,32 @@ def _at(curve: Curve, frames: np.ndarray) -> np.ndarray:
   return np.transpose([np.interp(frames, curve.frames, shares) for shares in curve.shares.T])
 
 
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+  """Returns the mean of several runs' curves."""
+  frames = _points(curves[0])
+  return Curve(frames, np.mean([_at(curve, frames) for curve in curves], axis=0))
+
+
+def draw_panel(axes: Any, lines: Mapping[str, Sequence[Curve]], title: str, styles: Mapping[str, Mapping[str, str]]):
+  """Draws lines in a panel: the mean over seeds, and an area from the worst seed to the best.
+
+  Args:
+    axes: the panel.
+    lines: name of a line -> its curves of one task, one of each seed.
+    title: the panel's title.
+    styles: name of a line -> its style.
+  """
+  for name, of_seeds in lines.items():
+    frames = _points(of_seeds[0])
+    shares = np.array([_at(curve, frames)[:, 0] for curve in of_seeds])
+    drawing.mean_and_range(axes, frames, shares, name, styles[name])
+  axes.set_title(title, loc='left', fontsize=10)
+  axes.set_xlabel('environment frames')
+  axes.set_ylim(top=1.1)
+  drawing.frames_axis(axes)
+  drawing.plain(axes, 'both')
+
+
 def draw(panels: Mapping[str, Mapping[str, Sequence[Curve]]], file: str):
   """Draws panels. A line is the mean over seeds, and the area around it extends from worst to best.
 
@@ -137,15 +163,7 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[Curve]]], file: str):
   styles = {name: drawing.line_style(number)
             for number, name in enumerate(dict.fromkeys(name for lines in panels.values() for name in lines))}
   for axes, (title, lines) in zip(grid, panels.items(), strict=True):
-    for name, of_seeds in lines.items():
-      frames = _points(of_seeds[0])
-      shares = np.array([_at(curve, frames)[:, 0] for curve in of_seeds])
-      drawing.mean_and_range(axes, frames, shares, name, styles[name])
-    axes.set_title(title, loc='left', fontsize=10)
-    axes.set_xlabel('environment frames')
-    axes.set_ylim(top=1.1)
-    drawing.frames_axis(axes)
-    drawing.plain(axes, 'both')
+    draw_panel(axes, lines, title, styles)
   grid[0].set_ylabel('return / optimal return')
   drawing.title_and_legend(picture, 'Mean over seeds, and from the worst seed to the best', grid)
   drawing.save(picture, file)

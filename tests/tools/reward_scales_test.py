@@ -131,8 +131,11 @@ class RewardScalesTest(parameterized.TestCase):
     self.assertEqual([axes.get_title('left') for axes in panels.axes],
                      ['r + γ v of the next state', 'r + γ V of the next state'])
     self.assertEqual([text.get_text() for text in panels.legends[0].get_texts()], [f'sample {i}' for i in range(8)])
-    np.testing.assert_allclose([line.get_ydata() for line in ranked.axes[0].lines if len(line.get_ydata()) == 8], [
+    np.testing.assert_allclose([line.get_ydata() for line in ranked.axes[1].lines if len(line.get_ydata()) == 8], [
         np.repeat([0.3, 0.2, 0.1, 0.], 2) + 0.4 * variant + 0.015 for variant in range(2)])
+    # The best three samples of a variant end at 0.3, 0.3 and 0.2.
+    np.testing.assert_allclose([line.get_ydata()[[0, -1]] for line in ranked.axes[0].lines], [
+        [0., 0.8 / 3 + 0.4 * variant + 0.015] for variant in range(2)])
 
   def test_hyper_parameters_of_a_sample_have_no_flag(self):
     for experiment in off_policy.EXPERIMENTS.values():
