@@ -30,8 +30,8 @@ class ActorInput(NamedTuple):
 
 class Selection(NamedTuple):
   """How actions are selected."""
-  kind: str = TRAINING
-  epsilon: float = 0.  # Probability of a random action, for EPSILON.
+  kind: str = TRAINING  # TRAINING, SAMPLED, GREEDY or EPSILON.
+  epsilon: float = 0.   # Probability of a random action, for EPSILON.
 
 
 def example_input(observation_spec) -> ActorInput:

@@ -81,9 +81,11 @@ class Environment(dm_env.Environment):
     """
 
   def observation_spec(self) -> dict[str, specs.Array]:
+    """See dm_env.Environment."""
     return self._observation_spec
 
   def action_spec(self) -> specs.DiscreteArray:
+    """See dm_env.Environment."""
     return self._action_spec
 
   @abc.abstractmethod

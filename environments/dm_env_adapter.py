@@ -55,6 +55,7 @@ class DmEnv(base.Environment):
     return np.asarray(self._environment.render(), np.uint8)  # pyright: ignore[reportAttributeAccessIssue]
 
   def close(self):
+    """See dm_env.Environment."""
     self._environment.close()
 
   def _start_episode(self):

@@ -65,6 +65,7 @@ class Gymnasium(base.Environment):
       raise ImportError(f'gymnasium:{self._id}: {base.one_line(error)}') from error
 
   def close(self):
+    """See dm_env.Environment."""
     self._environment.close()
 
   def _start_episode(self):

@@ -1,13 +1,14 @@
 """Makes environments from the names of levels. No other module parses these names.
 
 A level has one of these names:
-  a game of Atari-57 in snake_case: `space_invaders`;
-  a level of DMLab-30, or DeepMind Lab's `seekavoid_arena_01`: `rooms_watermaze`;
-  a built-in task (`_TASKS`): `catch`;
-  a built-in task, `_x` and a number: `catch_x100` or `catch_x0.1`. The rewards are multiplied by this number;
-  `gymnasium:` and an id of gymnasium: `gymnasium:CartPole-v1`. `gymnasium:my_package:MyTask-v0` first imports
-    `my_package`, which registers the id;
-  `dm_env:MODULE:FUNCTION`: the function makes a dm_env environment, see dm_env_adapter.py.
+
+- a game of Atari-57 in snake_case: `space_invaders`;
+- a level of DMLab-30, or DeepMind Lab's `seekavoid_arena_01`: `rooms_watermaze`;
+- a built-in task (`_TASKS`): `catch`;
+- a built-in task, `_x` and a number: `catch_x100` or `catch_x0.1`. The rewards are multiplied by this number;
+- `gymnasium:` and an id of gymnasium: `gymnasium:CartPole-v1`. `gymnasium:my_package:MyTask-v0` first imports
+  `my_package`, which registers the id;
+- `dm_env:MODULE:FUNCTION`: the function makes a dm_env environment, see dm_env_adapter.py.
 
 The last two may have arguments: `gymnasium:CartPole-v1?max_episode_steps=9` or `dm_env:my_tasks:maze?size=9&loops=2`.
 A value is a Python or JSON literal, or else a string. In it, %26 stands for & and %25 for %.

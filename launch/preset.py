@@ -16,5 +16,5 @@ class Preset:
   agent: str                            # 'module:NAME' of its Definition (training/definition.py).
   config: runtime_config.RuntimeConfig  # The hyper-parameters.
   protocol: Any                         # The settings of the environments, a definition.EnvironmentProtocol.
-  run: run_config.RunConfig = run_config.RunConfig()
-  population_size: int = 24             # Members of a population; IMPALA, appendix F.
+  run: run_config.RunConfig = run_config.RunConfig()  # What does not affect what is learned.
+  population_size: int = 24  # Members of a population; IMPALA, appendix F.

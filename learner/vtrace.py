@@ -16,7 +16,7 @@ estimate q_t of the action's value in the advantage q_t - V(x_t):
   target        vs_t                           Algorithm 1 of LASER.
 """
 
-import collections
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -24,11 +24,20 @@ from scalable_agents.learner import policies
 
 ACTION_VALUES = ('bootstrapped', 'one_step', 'target')
 
-VTraceFromLogitsReturns = collections.namedtuple(
-    'VTraceFromLogitsReturns',
-    ['vs', 'pg_advantages', 'log_rhos', 'behaviour_action_log_probs', 'target_action_log_probs'])
 
-VTraceReturns = collections.namedtuple('VTraceReturns', 'vs pg_advantages')
+class VTraceFromLogitsReturns(NamedTuple):
+  """What `from_logits` returns. All are [T, B] float32."""
+  vs: tf.Tensor                          # The value targets.
+  pg_advantages: tf.Tensor               # The advantages of the policy gradient, times their importance weights.
+  log_rhos: tf.Tensor                    # log(pi(a|x) / mu(a|x)).
+  behaviour_action_log_probs: tf.Tensor  # log mu(a|x).
+  target_action_log_probs: tf.Tensor     # log pi(a|x).
+
+
+class VTraceReturns(NamedTuple):
+  """What `from_importance_weights` returns. Both are [T, B, ...] float32."""
+  vs: tf.Tensor             # The value targets.
+  pg_advantages: tf.Tensor  # The advantages of the policy gradient, times their importance weights.
 
 
 def log_probs_from_logits_and_actions(policy_logits, actions) -> tf.Tensor:

@@ -140,7 +140,7 @@ def environment_spec(host: actor_host.ActorHost, levels: Sequence[str]) -> agent
 @dataclasses.dataclass(frozen=True)
 class Job:
   """One run of an agent, as its flags say."""
-  agent: Definition
+  agent: Definition                     # What the agent is.
   reference: str                        # 'module:NAME' of the definition, by which another process finds it.
   config: Any                           # Definition.config, the hyper-parameters.
   protocol: EnvironmentProtocol         # The settings of the environments.

@@ -12,8 +12,8 @@ _SEED = 2018  # Ours: no paper lists its samples.
 @dataclasses.dataclass(frozen=True)
 class LogUniform:
   """A distribution over [least, most] of numbers whose logarithm is uniformly distributed."""
-  least: float
-  most: float
+  least: float  # > 0.
+  most: float   # >= least.
 
   def draw(self, random: np.random.RandomState) -> float:
     """Draws a number."""
@@ -26,7 +26,7 @@ class LogUniform:
 @dataclasses.dataclass(frozen=True)
 class Choice:
   """A distribution over several numbers, each with the same probability."""
-  values: tuple[float, ...]
+  values: tuple[float, ...]  # The numbers.
 
   def draw(self, random: np.random.RandomState) -> float:
     """Draws one of the numbers."""
@@ -38,14 +38,9 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """A sweep over hyper-parameters of an agent. A sample draws them in the order of `ranges`.
-
-  Attributes:
-    ranges: hyper-parameter -> distribution of its values.
-    num_samples: number of samples of a sweep. A population may draw more.
-  """
-  ranges: Mapping[str, LogUniform | Choice]
-  num_samples: int
+  """A sweep over hyper-parameters of an agent. A sample draws them in the order of `ranges`."""
+  ranges: Mapping[str, LogUniform | Choice]  # Hyper-parameter -> distribution of its values.
+  num_samples: int                           # Number of samples of a sweep. A population may draw more.
 
   def draw(self, index: int) -> dict[str, float]:
     """Draws one sample, which depends only on the index.
