@@ -20,6 +20,8 @@ endif
 INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)$(if $(GPU),-gpu)
 LIBRARIES := ops/_ops.so environments/_pixels.so
 LINTERS := $(INSTALLED)-lint
+SPHINX := $(INSTALLED)-docs
+SITE := build/site
 # A link to this folder under the package's name. pyright and editors find the package there; they cannot follow the
 # editable install, because the root of the repository is the package.
 SOURCE := $(VENV)/source/scalable_agents
@@ -49,7 +51,7 @@ PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=auto --centre_p
   --samples_per_period=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \
   --replay_capacity=60_000 --replay_minimum_size=4_000 --nosave_replay --total_environment_frames=10_000_000
 
-.PHONY: help setup packages train test lint wheel wheel-test benchmark gpu-proof doctor clean
+.PHONY: help setup packages train test lint docs wheel wheel-test benchmark gpu-proof doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## Shows this list.
@@ -111,6 +113,16 @@ lint: $(LINTERS) $(SOURCE)  ## Checks the code without running it. The last line
 	$(VENV)/bin/clang-format --dry-run --Werror $(CPP) || faults=1; \
 	printf '%s\n' $(CORE) | xargs -I FILE -P 4 $(VENV)/bin/clang-tidy --quiet FILE -- || faults=1; \
 	test $$faults = 0 && echo 'lint: no faults' || { echo 'lint: faults found'; exit 1; }
+
+$(SPHINX): requirements-docs.txt $(INSTALLED)
+	@echo 'docs: installing Sphinx'
+	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-compile --requirement $<
+	@touch $@
+
+docs: $(SPHINX) $(LIBRARIES)  ## Builds the site of the documentation in build/site. A warning is an error.
+	@rm -rf $(SITE)
+	@$(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going docs $(SITE)
+	@echo 'docs: $(SITE)/index.html'
 
 wheel: $(LIBRARIES)  ## Builds a wheel in dist/. It installs without a compiler, with Python 3.11 to 3.13.
 	@rm -rf dist

@@ -49,9 +49,7 @@ def define(defaults: Any, flag_values: flags.FlagValues = flags.FLAGS):
     kind, name = field_types[field.name], field.name
     if kind not in _DEFINERS:
       raise TypeError(f'{type(defaults).__name__}.{name}: no flag can hold a {kind}')
-    help_text = field.metadata['help']
-    if kind not in (bool, str):  # If a text has only a few values, its help names them.
-      help_text += f' Want {settings.wanted(kind, field.metadata)}.'
+    help_text = settings.help_text(kind, field.metadata)
     _DEFINERS[kind](name, getattr(defaults, name), help_text, flag_values=flag_values)
 
 

@@ -102,6 +102,12 @@ def wanted(kind: Any, metadata: typing.Mapping[str, Any]) -> str:
   return f'a number {least} and at most {bounds.at_most}'
 
 
+def help_text(kind: Any, metadata: typing.Mapping[str, Any]) -> str:
+  """Returns the help text of a field of this type with this metadata. Of a number, it ends with the range."""
+  text = metadata['help']
+  return text if kind in (bool, str) else f'{text} Want {wanted(kind, metadata)}.'  # A text's help names its values.
+
+
 def shown(value: Any) -> str:
   """Formats a value for a message: on one line, at most 200 characters of it, and bytes that are not UTF-8 escaped."""
   text = ' '.join(str(value).encode('utf-8', 'backslashreplace').decode().split())

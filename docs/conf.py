@@ -1,0 +1,84 @@
+"""Configures the site that `make docs` builds. The pages are the Markdown files in this folder."""
+
+import os
+import pathlib
+import re
+import sys
+
+import scalable_agents
+from scalable_agents.tools import reference
+
+project = 'scalable_agents'
+version = release = scalable_agents.__version__
+copyright = 'the authors of scalable_agents. Apache License 2.0'
+
+extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
+html_theme = 'furo'
+html_title = 'scalable_agents'
+html_static_path = ['_static']
+html_css_files = ['site.css']
+html_copy_source = False
+highlight_language = 'text'
+smartquotes = False  # It would print the flag --seed with a dash.
+
+# {{ NAME }} in a page stands for a table of the reference, which may have a class.
+myst_enable_extensions = ['substitution', 'attrs_block']
+myst_substitutions = reference.tables()
+myst_heading_anchors = 4  # Links to headings are those of GitHub.
+
+default_role = 'code'  # Docstrings have code between single backticks, as Markdown does.
+autodoc_default_options = {'members': True, 'undoc-members': True, 'member-order': 'bysource'}
+autodoc_inherit_docstrings = False
+autodoc_preserve_defaults = True
+autodoc_typehints_format = 'short'
+maximum_signature_line_length = 100
+napoleon_custom_sections = [('Attributes', 'params_style')]
+
+_DOCS = pathlib.Path(__file__).resolve().parent
+_LINK = re.compile(r'\[([^][]+)\]\((\.\./[^)#]+)(#[^)]*)?\)')
+# GitHub's workflows say which repository they build. Elsewhere, the text of a link to a source file says where it is.
+_SOURCES = ('{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}/blob/{GITHUB_SHA}'.format_map(os.environ)
+            if 'GITHUB_REPOSITORY' in os.environ else '')
+
+
+def _link_sources(app, page, content):
+  """Lets the links of a page to files outside this folder lead to the repository."""
+  def linked(match):
+    text, file, anchor = match.groups('')
+    path = (_DOCS / page).parent.joinpath(file).resolve()
+    if path.is_relative_to(_DOCS) or not path.exists():  # Sphinx checks these links.
+      return match[0]
+    return f'[{text}]({_SOURCES}/{path.relative_to(_DOCS.parent)}{anchor})' if _SOURCES else text
+
+  content[0] = _LINK.sub(linked, content[0])
+
+
+def _describe(app, what, name, thing, options, lines):
+  """Makes reStructuredText of a docstring, and adds the fields of a class, or the constants of a module."""
+  lines[:] = reference.restructured(lines)
+  if what in ('class', 'module') and (fields := reference.fields(thing)):
+    lines.append('')
+    for declaration, meaning in fields.values():
+      lines += [f'* ``{declaration}``', *(f'  {line}' for line in reference.restructured([meaning]))]
+
+
+def _shorten(app, what, name, thing, options, signature, returned):
+  """Leaves out the signature of a class whose fields are listed."""
+  return ('', None) if what == 'class' and reference.fields(thing) else None
+
+
+def _skip(app, what, name, thing, skip, options):
+  """Leaves out the entries of fields, which `_describe` has listed."""
+  if what != 'class':
+    return None
+  document = app.env.current_document
+  kind = getattr(sys.modules[document.autodoc_module], document.autodoc_class)
+  return name in reference.fields(kind) or None
+
+
+def setup(app):
+  """Connects the functions above. Called by Sphinx."""
+  app.connect('source-read', _link_sources)
+  app.connect('autodoc-process-docstring', _describe, priority=100)  # Before napoleon.
+  app.connect('autodoc-process-signature', _shorten)
+  app.connect('autodoc-skip-member', _skip)
