@@ -1,8 +1,11 @@
-"""Exports the agent of a run as a TensorFlow SavedModel, which acts without this project.
+"""Exports the agent of a run: as a TensorFlow SavedModel, which acts without this project, or as a small file.
 
   bazel run //agents:export -- --logdir=runs/pong --output=exported/pong
+  bazel run //agents:export -- --logdir=runs/pong --output=impala_pong.npz
 
-The SavedModel has two functions for B environments at once; metadata.json beside it says what they take:
+The file (agents/agent_file.py) has the weights that act and a manifest. //agents:play shows it, and
+`scalable_agents.load` loads it. The SavedModel has two functions for B environments at once; metadata.json beside it
+says what they take:
 
   initial_state(batch_size)                                            -> state
   step(observation, last_action, reward, done, seed, state)            -> {'action': [B] int32, 'state': state}
@@ -15,17 +18,23 @@ if __name__ == '__main__':
 
 import dataclasses
 import os
+import shlex
 from typing import Any
 
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.agents import agent_file
 from scalable_agents.agents import python_api
+from scalable_agents.cluster import cluster_config
+from scalable_agents.population import population_config
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
+from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
+from scalable_agents.training import run_config
 
 METADATA = 'metadata.json'
 
@@ -35,9 +44,11 @@ class ExportConfig:
   """The flags."""
 
   logdir: str = setting('', 'The run directory. Its newest checkpoint is exported.')
-  output: str = setting('', 'The folder to make.')
-  test_policy: str = setting('', 'How actions are selected: sampled, greedy or epsilon. Default: as in evaluations.',
-                             choices=('', 'sampled', 'greedy', 'epsilon'))
+  output: str = setting('', 'The folder of the SavedModel to make; or the file to write, which ends in .npz.')
+  precision: str = setting('float16', 'Type of the weights in a .npz file: float16; or int8, half as large and less '
+                           'exact. Biases are always float16.', choices=agent_file.PRECISIONS)
+  test_policy: str = setting('', 'In a SavedModel, how actions are selected: sampled, greedy or epsilon. Default: as '
+                             'in evaluations.', choices=('', 'sampled', 'greedy', 'epsilon'))
   test_epsilon: float = setting(0.001, 'With epsilon: the probability of a random action.', at_least=0, at_most=1)
   agent: str = setting('', "module:NAME of the run's agent, if it is not one of this project's.")
 
@@ -97,6 +108,41 @@ def export(policy: python_api.Policy, folder: str) -> None:
   run_directory.write_json(os.path.join(folder, METADATA), metadata)
 
 
+def export_file(policy: python_api.Policy, logdir: str, path: str, precision: str) -> str:
+  """Writes the file; see agent_file.write.
+
+  Args:
+    policy: from `python_api.load`.
+    logdir: its run directory.
+    path: the file. It is replaced if it is there.
+    precision: one of agent_file.PRECISIONS.
+  Returns:
+    The SHA-256 of the file.
+  Raises:
+    errors.UserError: the weights are not finite in float16.
+    run_directory.RunDirectoryError: a file of the run is damaged, or the file cannot be written.
+  """
+  stored = run_directory.read_config(logdir)
+  local = {field.name for part in (run_config.RunConfig, cluster_config.ClusterConfig,
+                                   population_config.PopulationConfig) for field in dataclasses.fields(part)}
+  command = ['python', *(word for word in stored.get('command_line', [])[1:] if not word.startswith('--logdir'))]
+  manifest = agent_file.Manifest(
+      stored.get('agent', ''), {name: value for name, value in stored['flags'].items() if name not in local},
+      stored.get('versions', {}), shlex.join(command), policy.environment_frames, policy.learner_steps,
+      _evaluation(policy, logdir))
+  return agent_file.write(path, manifest, policy.agent.acting_variables, precision)
+
+
+def _evaluation(policy, logdir):
+  """Returns the results of evaluation.json, or None if there are none of this checkpoint."""
+  summary = run_directory.read_json(run_directory.path(logdir, run_directory.EVALUATION), json_text.as_object)
+  if not summary or summary['protocol']['environment_frames'] != policy.environment_frames:
+    return None
+  return {level: {'mean': result['mean'], 'median': result['median'], 'episodes': len(result['episode_returns']),
+                  'actions': summary['protocol']['actions']}
+          for level, result in summary['levels'].items()}
+
+
 def _validate(config):
   settings.check(config)
   for name in ('logdir', 'output'):
@@ -108,9 +154,14 @@ def main():
   """Exports and says where to."""
   config = run_flags.config_from_flags(ExportConfig, _validate)
   policy = python_api.load(config.logdir, config.test_policy, config.test_epsilon, agent=config.agent)
-  folder = run_flags.user_path(config.output)
-  export(policy, folder)
-  print(f'wrote {folder}: the agent of {config.logdir} after {policy.environment_frames:,} frames')
+  output = run_flags.user_path(config.output)
+  size = ''
+  if output.endswith(agent_file.ENDING):
+    sha256 = export_file(policy, run_flags.user_path(config.logdir), output, config.precision)
+    size = f', {os.path.getsize(output):,} bytes, SHA-256 {sha256}'
+  else:
+    export(policy, output)
+  print(f'wrote {output}: the agent of {config.logdir} after {policy.environment_frames:,} frames{size}')
 
 
 if __name__ == '__main__':

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
+from scalable_agents.agents import agent_file
 from scalable_agents.agents import registry as agents
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
@@ -64,19 +65,26 @@ class Policy:
   """A trained agent that acts in one environment or in several at once.
 
   Attributes:
+    name: the agent's name, for example 'impala'.
     config: the hyper-parameters of the run.
     levels: the names of the levels that the run was trained on, in their version for evaluation.
     environment_frames: number of frames that the agent was trained for.
+    learner_steps: number of updates.
+    agent: the network, an agent_lib.Agent.
+    selection: how actions are selected.
+    protocol: settings of the environments; see registry.make_from_json.
     spec: agent_lib.EnvironmentSpec; `spec.observation` says which observations `step` takes.
   """
 
-  def __init__(self, job: 'StoredRun', loaded: checkpoint.Loaded, selection: acting.Selection, seed: int):
+  def __init__(self, job: 'StoredRun', stored: 'checkpoint.Loaded | agent_file.AgentFile', selection: acting.Selection,
+               seed: int):
     """Makes the network and reads its parameters. To be made by `load`."""
+    self.name = job.agent.name
     self.config, self.levels, self.selection = job.config, job.levels, selection
-    self._protocol = job.protocol
+    self.protocol = job.protocol
     self.spec = job.environment_spec()
-    restored = evaluation.restore(lambda: job.agent.network(self.spec, job.config), loaded, devices.choose())
-    self.environment_frames = restored.environment_frames
+    restored = _restore(lambda: job.agent.network(self.spec, job.config), stored)
+    self.environment_frames, self.learner_steps = restored.environment_frames, restored.learner_steps
     self.agent = restored.agent
     self._random = np.random.RandomState(seed)
     self._step = tf.function(
@@ -84,7 +92,7 @@ class Policy:
 
   def make_environment(self, level: str = '', seed: int = 0) -> dm_env.Environment:
     """Makes an environment as evaluations do. Default: the first level of the run."""
-    return registry.make_from_json(level or self.levels[0], seed, self._protocol)
+    return registry.make_from_json(level or self.levels[0], seed, self.protocol)
 
   def step(self, observation: Mapping[str, Any], state: State | None = None, reward: Any = 0.,
            done: Any = None) -> tuple[Any, State]:
@@ -145,9 +153,20 @@ def _of_each(name, values, dtype, batch):
   return np.broadcast_to(array, [batch])
 
 
+def _restore(make_agent, stored: checkpoint.Loaded | agent_file.AgentFile) -> evaluation.Policy:
+  """Returns the agent of a checkpoint or of a file. A file does not have the heads that only the learner uses."""
+  device = devices.choose()
+  if isinstance(stored, checkpoint.Loaded):
+    return evaluation.restore(make_agent, stored, device)
+  with tf.device(device):
+    agent = make_agent()
+  agent_file.assign(stored, agent.acting_variables)
+  return evaluation.Policy(agent, stored.manifest.environment_frames, stored.manifest.learner_steps)
+
+
 @dataclasses.dataclass(frozen=True)
 class StoredRun:
-  """The settings of a run, read from its directory."""
+  """The settings of a run, read from its directory or from a file of //agents:export."""
   agent: Any                # definition.Definition.
   config: Any               # The hyper-parameters.
   protocol: dict[str, Any]  # Settings of the environments in evaluations; see registry.make_from_json.
@@ -175,58 +194,68 @@ def read(logdir: str, agent: str = '') -> StoredRun:
     errors.UserError: there is no run, its settings are damaged, or its agent is not known.
   """
   stored = run_directory.read_config(logdir)
-  name, flags = stored.get('agent'), stored['flags']
+  return _stored_run(stored.get('agent'), stored['flags'], agent, run_directory.path(logdir, run_directory.CONFIG))
+
+
+def _stored_run(name: str | None, flags: dict[str, Any], agent: str, file: str) -> StoredRun:
+  """Returns the settings of a run.
+
+  Args:
+    name: the name of its agent's definition.
+    flags: the settings that were stored.
+    agent: 'module:NAME' of the agent if it is not one of this project's.
+    file: where they were stored, for messages.
+  Raises:
+    errors.UserError: a setting has a value that it cannot have, or the agent is not known.
+  """
   candidates = [agents.find(agent)] if agent else [
       preset for preset in agents.PRESETS.values() if preset.agent == agents.AGENTS.get(str(name))]
   # The protocol of the run's suite is the one whose settings the run has.
   presets = [preset for preset in candidates
              if {field.name for field in dataclasses.fields(preset.protocol)} <= flags.keys()]
   if not presets:
-    raise errors.UserError(f'{logdir}: the agent {name!r} is not one of this project: give its module:NAME')
+    raise errors.UserError(f'{file}: the agent {name!r} is not one of this project: give its module:NAME')
   definition = python_path.load(presets[0].agent)
-  config = _stored_settings(definition.config, stored, logdir)
+  config = _stored_settings(definition.config, flags, file)
   levels = registry.expand(config.level_name)
-  protocol = _stored_settings(type(presets[0].protocol), stored, logdir)
+  protocol = _stored_settings(type(presets[0].protocol), flags, file)
   return StoredRun(definition, config, protocol.environments(levels, training=False),
                    tuple(map(registry.test_level, levels)))
 
 
-def _stored_settings(config_class: type, stored: dict[str, Any], logdir: str) -> Any:
-  """Returns settings of a run; those that an older version did not store have their defaults.
-
-  Args:
-    config_class: a dataclass of settings.
-    stored: from run_directory.read_config.
-    logdir: the run directory, for messages.
-  Raises:
-    errors.UserError: a setting has a value that it cannot have.
-  """
-  run_flags.check_stored(config_class, stored['flags'], run_directory.path(logdir, run_directory.CONFIG))
+def _stored_settings(config_class: type, flags: dict[str, Any], file: str) -> Any:
+  """Returns settings of a run; those that an older version did not store have their defaults. See _stored_run."""
+  run_flags.check_stored(config_class, flags, file)
   names = {field.name for field in dataclasses.fields(cast(Any, config_class))}
-  return config_class(**{name: value for name, value in stored['flags'].items() if name in names})
+  return config_class(**{name: value for name, value in flags.items() if name in names})
 
 
 def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0, agent: str = '') -> Policy:
-  """Loads the agent of a run's newest checkpoint.
+  """Loads the agent of a run's newest checkpoint, or of a file of //agents:export.
 
   Args:
-    logdir: the run directory.
+    logdir: the run directory; or the file, which ends in .npz.
     selection: how actions are selected, as --test_policy: 'sampled', 'greedy' or 'epsilon'. Default: as evaluations do.
     epsilon: probability of a random action with 'epsilon'.
     seed: random seed of the actions.
     agent: 'module:NAME' of the run's agent if it is not one of this project's.
   Raises:
-    errors.UserError: there is no run or no checkpoint, it is damaged, or the agent cannot select actions in this way.
+    errors.UserError: there is no run, no checkpoint or no file, it is damaged, or the agent cannot select actions in
+      this way.
   """
   with contextlib.suppress(RuntimeError):  # The caller has begun to use TensorFlow, and has decided.
     devices.grow_memory()
   logdir = run_flags.user_path(logdir)
-  run = read(logdir, agent)
-  loaded = checkpoint.load(run_directory.path(logdir, run_directory.CHECKPOINTS))
-  if not loaded:
-    raise errors.UserError(f'{logdir}: there is no checkpoint: train first')
+  if logdir.endswith(agent_file.ENDING):
+    stored = agent_file.read(logdir)
+    run = _stored_run(stored.manifest.agent, stored.manifest.flags, agent, logdir)
+  else:
+    run = read(logdir, agent)
+    stored = checkpoint.load(run_directory.path(logdir, run_directory.CHECKPOINTS))
+    if not stored:
+      raise errors.UserError(f'{logdir}: there is no checkpoint: train first')
   if selection and selection not in run.agent.evaluation_policies:
     raise errors.UserError(f'actions cannot be selected by {selection!r}: want one of '
                            f'{", ".join(run.agent.evaluation_policies)} with this agent')
   how = run_config.RunConfig(test_policy=selection, test_epsilon=epsilon)
-  return Policy(run, loaded, evaluation.selection_of(run.agent, how), seed)
+  return Policy(run, stored, evaluation.selection_of(run.agent, how), seed)

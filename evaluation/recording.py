@@ -1,7 +1,10 @@
-"""Records an episode of a policy as a video file."""
+"""Plays an episode of a policy for somebody to watch: in a window, in a terminal, or as a video file."""
 
+from collections.abc import Callable
+import contextlib
 from fractions import Fraction
-from typing import Any, TextIO
+import functools
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +25,13 @@ _PICTURES_PER_SECOND = 15  # In videos of levels that do not run on a console.
 _FILMED = 'scalable_agents.environments.registry:make_filmed'
 
 
+class Viewer(Protocol):
+  """Shows pictures, in a `with` block. See video.py and viewers.py."""
+
+  def add(self, picture: np.ndarray, /) -> None:
+    """Shows a picture, uint8 [H, W, 3]."""
+
+
 def record(policy, selection: acting.Selection, level: str, protocol: dict[str, Any], seed: int,
            run: run_config.RunConfig, screen: TextIO):
   """Records an episode to the file run.video. An Atari game is shown at the speed of the console.
@@ -38,30 +48,53 @@ def record(policy, selection: acting.Selection, level: str, protocol: dict[str, 
     errors.UserError: the environment draws no pictures or fails, or the encoder fails.
     inference.PolicyError: the policy cannot act.
   """
-  arguments = {'level_name': level, 'seed': seed, 'protocol': protocol}
+  print(f'recording an episode to {run.video}', file=screen, flush=True)
   try:
-    with lone_environment.LoneEnvironment(_FILMED, arguments, run.environment_timeout_seconds) as environment:
-      frames_per_step = environment.specification.frames_per_step
-      speed = Fraction(_PICTURES_PER_SECOND)
-      if level in atari57.LEVELS:
-        speed = Fraction(_CONSOLE_FRAMES_PER_SECOND, frames_per_step)
-      print(f'recording an episode to {run.video}', file=screen, flush=True)
-      with video.Writer(run.video, speed) as writer:
-        episode = _play_episode(policy, selection, environment, seed, writer.add)
+    episode = show(policy, selection, level, protocol, seed, run.environment_timeout_seconds,
+                   functools.partial(video.Writer, run.video))
   except environment_workers.WorkerError as error:
     raise errors.UserError(f'--video: {error}') from error
   print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)
 
 
-def _play_episode(policy, selection, environment, seed, show) -> evaluator_lib.Episode:
-  """Plays an episode; `show` is called with the picture before the first step and after every step."""
+def show(policy, selection: acting.Selection, level: str, protocol: dict[str, Any], seed: int, timeout_seconds: float,
+         *make_viewers: Callable[[Fraction], contextlib.AbstractContextManager[Viewer]],
+         max_seconds: float = 0.) -> evaluator_lib.Episode:
+  """Plays an episode before viewers.
+
+  Args:
+    policy: evaluation.Policy, or another object with its `agent` and `learner_steps`.
+    selection, level, protocol, seed: as for `record`.
+    timeout_seconds: time for the environment to be made, and for each step.
+    *make_viewers: each makes a viewer, given the number of pictures per second.
+    max_seconds: ends after so many seconds of the level's time. 0: at the end of the episode.
+  Returns:
+    The episode, or its beginning.
+  Raises:
+    environment_workers.WorkerError: the environment draws no pictures or fails.
+    inference.PolicyError: the policy cannot act.
+  """
+  arguments = {'level_name': level, 'seed': seed, 'protocol': protocol}
+  with contextlib.ExitStack() as stack:
+    environment = stack.enter_context(lone_environment.LoneEnvironment(_FILMED, arguments, timeout_seconds))
+    speed = Fraction(_PICTURES_PER_SECOND)
+    if level in atari57.LEVELS:
+      speed = Fraction(_CONSOLE_FRAMES_PER_SECOND, environment.specification.frames_per_step)
+    viewers = [stack.enter_context(make_viewer(speed)) for make_viewer in make_viewers]
+    return _play_episode(policy, selection, environment, seed, viewers, max_seconds * speed)
+
+
+def _play_episode(policy, selection, environment, seed, viewers, max_steps) -> evaluator_lib.Episode:
+  """Plays an episode; viewers get the picture before the first step and after every step. 0 steps: all of it."""
   step = tf.function(lambda *args: policy.agent.step(*args, selection), autograph=False)
   agent_state = policy.agent.initial_state(1)
   row = environment.advance()
   action, steps = 0, 0
   while True:
-    show(row.observation.pop(filmed.PICTURE))
-    if row.observation.pop(filmed.ENDED):
+    picture = row.observation.pop(filmed.PICTURE)
+    for viewer in viewers:
+      viewer.add(picture)
+    if row.observation.pop(filmed.ENDED) or 0 < max_steps <= steps:
       return evaluator_lib.Episode(row.episode_return, row.episode_length)
     inputs = acting.ActorInput(
         actor_id=tf.constant([0]), actor_place=tf.constant([0.]), last_action=tf.constant([action]),

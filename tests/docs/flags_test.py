@@ -12,6 +12,7 @@ from scalable_agents.agents import configs
 from scalable_agents.agents import export
 from scalable_agents.agents import laser_replay
 from scalable_agents.agents import laser_sweep
+from scalable_agents.agents import play
 from scalable_agents.agents import population
 from scalable_agents.agents import r2d2_history
 from scalable_agents.agents import registry
@@ -29,7 +30,7 @@ from scalable_agents.training import run_config
 
 _CONFIGS = (
     configs.A2cConfig, configs.LaserConfig, export.ExportConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig,
-    configs.R2d2Config, r2d2_history.HistoryConfig,
+    configs.R2d2Config, r2d2_history.HistoryConfig, play.PlayConfig,
     atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig,
     population_config.PopulationConfig, run_config.RunConfig, tables.TablesConfig,
     population_figure.PopulationFigureConfig, reward_scales.RewardScalesConfig)
@@ -37,8 +38,8 @@ _CONFIGS = (
 
 class FlagsTest(parameterized.TestCase):
 
-  @parameterized.parameters('a3c.md', 'environments.md', 'fidelity.md', 'install.md', 'laser.md', 'popart.md',
-                            'python.md', 'r2d2.md', 'suites.md')
+  @parameterized.parameters('a3c.md', 'environments.md', 'fidelity.md', 'install.md', 'laser.md', 'play.md',
+                            'popart.md', 'python.md', 'r2d2.md', 'suites.md')
   def test_every_flag_exists(self, page):
     known = {field.name for config in _CONFIGS for field in dataclasses.fields(config)}
     known |= {f'no{name}' for name in known} | {'help', 'config'}  # --config is a flag of Bazel.
