@@ -41,8 +41,8 @@ TESTS ?= //...
 # On processors with bfloat16 instructions, the network's convolutions are almost twice as fast in bfloat16. For
 # `make benchmark`, which measures the CPU. In training, --torso_precision=auto asks the device that computes.
 PRECISION := $(if $(shell grep -sm1 avx512_bf16 /proc/cpuinfo),bfloat16,float32)
-# Settings that learn Pong on a small machine, where the papers use 200 million and 10 billion frames. README.md and
-# docs/r2d2.md explain each difference from the papers.
+# Settings that learn Pong on a small machine, where the papers use 200 million and 10 billion frames. docs/results.md
+# and docs/r2d2.md explain each difference from the papers.
 PONG_impala := --level_name=pong --torso=shallow --torso_precision=auto --centre_pixels --num_environments=64 \
   --batch_size=8 --learning_rate=1.6e-3 --rmsprop_decay=0.9 --rmsprop_epsilon=1e-5 --clip_gradient_norm=20 \
   --vtrace_lambda=0.9 --entropy_cost=0.003 --total_environment_frames=20_000_000

@@ -25,7 +25,11 @@ from scalable_agents.processes import run_flags
 from scalable_agents.tables import population as population_figure
 from scalable_agents.tables import tables
 from scalable_agents.tests import source_tree
+from scalable_agents.tools import benchmark
+from scalable_agents.tools import compare_runs
+from scalable_agents.tools import local_cluster
 from scalable_agents.tools import reward_scales
+from scalable_agents.tools import throughput
 from scalable_agents.training import run_config
 
 _CONFIGS = (
@@ -33,17 +37,20 @@ _CONFIGS = (
     configs.R2d2Config, r2d2_history.HistoryConfig, play.PlayConfig,
     atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig,
     population_config.PopulationConfig, run_config.RunConfig, tables.TablesConfig,
-    population_figure.PopulationFigureConfig, reward_scales.RewardScalesConfig)
+    population_figure.PopulationFigureConfig, benchmark.BenchmarkConfig, compare_runs.CompareConfig,
+    local_cluster.LocalClusterConfig, reward_scales.RewardScalesConfig, throughput.ThroughputConfig)
+_OTHERS = {'help', 'config', 'no'}  # --config is a flag of Bazel, --no-build-isolation and --no-deps of pip.
 
 
 class FlagsTest(parameterized.TestCase):
 
-  @parameterized.parameters('a3c.md', 'environments.md', 'fidelity.md', 'install.md', 'laser.md', 'play.md',
-                            'popart.md', 'python.md', 'r2d2.md', 'suites.md')
+  @parameterized.parameters('README.md', 'SECURITY.md', *(f'docs/{name}.md' for name in (
+      'a3c', 'agents', 'environments', 'faq', 'fidelity', 'install', 'laser', 'performance', 'play', 'popart',
+      'population', 'python', 'r2d2', 'results', 'run_directory', 'start', 'suites')))
   def test_every_flag_exists(self, page):
     known = {field.name for config in _CONFIGS for field in dataclasses.fields(config)}
-    known |= {f'no{name}' for name in known} | {'help', 'config'}  # --config is a flag of Bazel.
-    named = set(re.findall(r'--([a-z]\w+)', (source_tree.ROOT / 'docs' / page).read_text(encoding='utf-8')))
+    known |= {f'no{name}' for name in known} | _OTHERS
+    named = set(re.findall(r'--([a-z]\w+)', (source_tree.ROOT / page).read_text(encoding='utf-8')))
     self.assertNotEmpty(named)
     self.assertEmpty(named - known)
 

@@ -22,8 +22,8 @@ class PeersTest(absltest.TestCase):
 
   def test_processors_that_are_well_have_no_shortfall(self):
     self.assertEmpty(_shortfalls())
-    self.assertEmpty(_shortfalls(3_560, 2_945, 22_165, 8_386, 'bfloat16'))  # README's Zen 4.
-    # README's Cascade Lake; the inference number is made up.
+    self.assertEmpty(_shortfalls(3_560, 2_945, 22_165, 8_386, 'bfloat16'))  # docs/performance.md's Zen 4.
+    # docs/performance.md's Cascade Lake; the inference number is made up.
     self.assertEmpty(_shortfalls(1_420, 1_577, 5_000, 4_165))
     self.assertEmpty(_shortfalls(300, 300, 1_200, 500))                     # A tenth of the speed.
 
