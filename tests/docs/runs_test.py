@@ -14,7 +14,7 @@ from scalable_agents.tests import source_tree
 _PAGES = ['README.md', *(str(path.relative_to(source_tree.ROOT))
                          for path in sorted((source_tree.ROOT / 'docs').rglob('*.md')))]
 _VALUE = r'''("[^"]*"|'[^']*'|[^\s'"`]+)'''
-_AGENT = re.compile(r'(?://agents:|scalable_agents\.agents\.|scalable-agents )(\w+)[^`\n]*--logdir=' + _VALUE)
+_AGENT = re.compile(r'(?://agents:|scalable_agents\.agents\.|scalable[_-]agents )(\w+)[^`\n]*--logdir=' + _VALUE)
 _FOLDERS = {'population': [f'/member_{index:02}' for index in range(24)],  # A launcher -> what it makes in --logdir.
             'laser_sweep': [f'/agent_{index:02}' for index in range(10)]}
 
