@@ -33,13 +33,12 @@ import tempfile
 import time
 from typing import Any, NamedTuple
 
-import psutil
-
 from scalable_agents.agents import registry
 from scalable_agents.benchmark import training_rate
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry as levels_lib
 from scalable_agents.processes import cards
+from scalable_agents.processes import pausing
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -176,24 +175,21 @@ class _Training:
     self._interval = interval
     self._process = training_rate.start(
         arguments({'logdir': os.path.join(folder, 'run'), 'log_interval_seconds': interval}), self._screen)
+    self._guarded = pausing.Guarded(self._process)
 
   def __enter__(self) -> '_Training':
     return self
 
   def __exit__(self, *unused_exception):
-    self.send(signal.SIGCONT)
-    self._process.terminate()
-    self._process.wait()
+    with self._guarded:
+      self.send(signal.SIGCONT)
+      self._process.terminate()
+      self._process.wait()
     self._screen.close()
 
   def send(self, number: int):
-    """Sends a signal to the training process and its environments, which have sessions of their own."""
-    if self._process.poll() is not None:
-      return
-    process = psutil.Process(self._process.pid)
-    for one in (process, *process.children(recursive=True)):
-      with contextlib.suppress(psutil.NoSuchProcess):
-        one.send_signal(number)
+    """Sends a signal to the training process and its environments."""
+    self._guarded.send(number)
 
   def next_rows(self, known: int, wanted: int) -> list[dict[str, Any]]:
     """Waits until there are `wanted` rows of metrics after the first `known` ones. Returns all but the known ones.

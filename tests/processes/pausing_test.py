@@ -1,0 +1,66 @@
+"""Stopped processes continue with all their descendants: when they are told to, and when who stopped them is killed."""
+
+import signal
+import subprocess
+import sys
+
+from absl.testing import absltest
+import psutil
+
+from scalable_agents.processes import pausing
+from scalable_agents.processes import python_path
+
+# A child, in a session of its own.
+_CHILD = 'import subprocess; subprocess.run(["sleep", "1000"], start_new_session=True)'
+# Stops a process and its child, says which they are, and waits to be killed.
+_STOPPING = f'''
+import signal, subprocess, sys
+import psutil
+from scalable_agents.processes import parent_death, pausing
+process = subprocess.Popen([sys.executable, "-c", {_CHILD!r}],
+                           preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+guarded = pausing.Guarded(process)
+while not (children := psutil.Process(process.pid).children()):
+  pass
+guarded.send(signal.SIGSTOP)
+print(process.pid, children[0].pid, flush=True)
+sys.stdin.read()
+'''
+
+
+def _wait(processes, stopped):
+  """Waits until all processes are stopped, or none of them."""
+  while any((process.status() == psutil.STATUS_STOPPED) != stopped for process in processes):
+    pass
+
+
+class PausingTest(absltest.TestCase):
+
+  def test_stops_and_continues_a_process_and_its_descendants(self):
+    with subprocess.Popen([sys.executable, '-c', _CHILD]) as process:
+      while not (children := psutil.Process(process.pid).children()):
+        self.assertIsNone(process.poll())
+      processes = [psutil.Process(process.pid), *children]
+      with pausing.Guarded(process) as guarded:
+        guarded.send(signal.SIGSTOP)
+        _wait(processes, stopped=True)
+        guarded.send(signal.SIGCONT)
+        _wait(processes, stopped=False)
+        guarded.send(signal.SIGKILL)
+        process.wait()
+        guarded.send(signal.SIGCONT)  # Nobody is there.
+      self.assertEmpty(psutil.Process().children())  # The guard has ended, too.
+
+  def test_regression_what_is_stopped_continues_when_who_stopped_it_is_killed(self):
+    stopping = subprocess.Popen([sys.executable, '-c', _STOPPING], env=python_path.environment(),
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with stopping:
+      process, child = (psutil.Process(int(word)) for word in stopping.stdout.readline().split())
+      self.addCleanup(child.kill)
+      stopping.kill()
+    self.assertEmpty(psutil.wait_procs([process], timeout=60)[1])  # It gets its SIGTERM.
+    _wait([child], stopped=False)
+
+
+if __name__ == '__main__':
+  absltest.main()
