@@ -4,10 +4,13 @@ import ast
 import difflib
 import os
 import runpy
+import shutil
 import sys
+import textwrap
 
 _HERE = os.path.dirname(os.path.realpath(__file__))  # Not Bazel's links, which are to some files only.
-_FOLDERS = ('agents', 'tables', 'tools')
+_FOLDERS = {'agents': 'Train, evaluate and use agents', 'tables': 'Make the tables and figures of the papers',
+            'tools': 'Measure, compare and check'}
 
 
 def programs() -> dict[str, tuple[str, str]]:
@@ -28,14 +31,22 @@ def programs() -> dict[str, tuple[str, str]]:
   return found
 
 
+def _columns():
+  """Returns the width of the terminal. In a file or a pipe, a program has one line."""
+  return max(shutil.get_terminal_size().columns, 60) if sys.stdout.isatty() else 1000
+
+
 def main():
   """Runs the program that the first argument names, with the other arguments."""
   found = programs()
   name = sys.argv[1] if len(sys.argv) > 1 else '--help'
   if name in ('--help', '-h', 'help'):
-    print(__doc__, '\n')
-    for program, (_, description) in found.items():
-      print(f'  {program:<24}{description}')
+    print(__doc__)
+    for folder, heading in _FOLDERS.items():
+      print(f'\n{heading}:')
+      for program, (module, description) in found.items():
+        if module.split('.')[1] == folder:
+          print(textwrap.fill(f'  {program:<24}{description}', _columns(), subsequent_indent=26 * ' '))
     print('\nscalable-agents NAME --help lists the flags of a program.')
     return
   if name not in found:

@@ -1,4 +1,4 @@
-"""A sweep of LASER agents that share a replay, on this machine. Schmitt et al. 2020, section 5.1 and figures 1 and 3.
+"""Trains a sweep of LASER agents that share a replay, on this machine. Schmitt et al. 2020, section 5.1.
 
   bazel run //agents:laser_sweep -- --agents=9 --level_name=pong --logdir=runs/pong_sweep
   bazel run //agents:laser_sweep -- --agents=10 --agent=laser_dmlab30 --dataset_path=IMAGES

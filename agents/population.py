@@ -1,4 +1,4 @@
-"""Population-based training of agents on this machine. Espeholt et al. 2018 (IMPALA), appendix F.
+"""Trains a population of agents on this machine. Espeholt et al. 2018 (IMPALA), appendix F.
 
   bazel run //agents:population -- --agent=impala_dmlab30 --population_size=8 --dataset_path=IMAGES
   bazel run //agents:population -- --agent=impala_atari57 --level_name=atari57 --total_environment_frames=11_400_000_000

@@ -9,10 +9,10 @@ from typing import Any
 
 from scalable_agents.agents import configs
 from scalable_agents.environments import dmlab30
+from scalable_agents.environments import user_modules
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.launch import preset
-from scalable_agents.processes import python_path
 from scalable_agents.records import errors
 from scalable_agents.training import run_config
 
@@ -131,14 +131,15 @@ def find(name: str) -> preset.Preset:
 
   Args:
     name: one of PRESETS; or 'module:NAME' of a Preset, or of a Definition, which gets the settings of its config class
-      and of Atari.
+      and of Atari. The module is also looked for in the current folder.
   Raises:
     errors.UserError: there is none of this name. The message is one line.
   """
   if name in PRESETS:
     return PRESETS[name]
+  module, _, variable = name.partition(':')
   try:
-    found = python_path.load(name)
+    found = getattr(user_modules.import_module(module), variable)
   except (ImportError, AttributeError, ValueError) as error:
     raise errors.UserError(f'{_unknown(name)} ({error})') from error
   return found if isinstance(found, preset.Preset) else preset.Preset(name, found.config(), atari57_protocol.Protocol())

@@ -1,5 +1,6 @@
 """Tests of `python -m scalable_agents` and of the installed command `scalable-agents`."""
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ class MainTest(absltest.TestCase):
       done = _run(*arguments)
       self.assertEqual((done.returncode, done.stderr), (0, ''))
       self.assertRegex(done.stdout, r'(?m)^  impala_atari57 +Trains and evaluates IMPALA ')
+      listed = re.findall(r'(?m)^  ([\w.]+) ', done.stdout)
+      self.assertCountEqual(listed, __main__.programs())
 
   def test_a_program_gets_its_flags(self):
     done = _run('tables', '--paper=nobody')

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
+import sys
 from unittest import mock
 
 from absl.testing import absltest
@@ -297,11 +298,19 @@ class DefinitionTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('impala', "--agent=impala: want module:NAME or one of impala_atari57, "),
-      ('no_module:NAME', '--agent=no_module:NAME: want module:NAME or one of .*No module named'),
+      ('no_module:NAME', '--agent=no_module:NAME: want module:NAME or one of .*no module no_module: looked in '),
       (f'{toy_q.__name__}:NONE', "--agent=.*has no attribute 'NONE'"))
   def test_an_unknown_agent_is_said_in_one_line(self, name, message):
     with self.assertRaisesRegex(errors.UserError, f'^{message}'):
       registry.find(name)
+
+  def test_regression_an_agent_is_found_in_the_current_folder(self):
+    """The command `scalable-agents` has no current folder in sys.path."""
+    folder = self.create_tempdir()
+    folder.create_file('agent_of_mine.py', content=f'from {toy_q.__name__} import TOY_Q as MINE')
+    self.enter_context(mock.patch.object(sys, 'path', list(sys.path)))
+    self.enter_context(mock.patch.dict(os.environ, BUILD_WORKING_DIRECTORY=folder.full_path))
+    self.assertEqual(registry.find('agent_of_mine:MINE').config, toy_q.TOY_Q.config())
 
 
 if __name__ == '__main__':
