@@ -1,6 +1,6 @@
-"""Tests that the site's reference has every flag, error and public name. tests/docs/metrics_test.py tests the metrics.
+"""Tests that the site's reference has every flag, error, public name and file of a run.
 
-The pages are text here; `make docs` builds them.
+The pages are text here; `make docs` builds them. metrics_test.py tests the page of the metrics.
 """
 
 import ast
@@ -16,6 +16,8 @@ from scalable_agents.agents import registry
 from scalable_agents.cluster import cluster_config
 from scalable_agents.learner import popart
 from scalable_agents.population import population_config
+from scalable_agents.population import population_directory
+from scalable_agents.records import run_directory
 from scalable_agents.records.settings import setting
 from scalable_agents.tests import source_tree
 from scalable_agents.tools import reference
@@ -98,6 +100,17 @@ class TablesTest(absltest.TestCase):
           if inspect.isclass(kind) and issubclass(kind, Exception):
             self.assertIn(f'| `{error}` | `{name.removeprefix("scalable_agents.")}` |', _TABLES['errors'])
     self.assertTrue(all(meaning for *_, meaning in reference.errors().values()))
+
+
+class RunDirectoryTest(absltest.TestCase):
+
+  def test_every_file_is_on_the_page(self):
+    page = (source_tree.ROOT / 'docs' / 'run_directory.md').read_text(encoding='utf-8')
+    names = {value for module in (run_directory, population_directory) for name, value in vars(module).items()
+             if name.isupper() and isinstance(value, str) and ' ' not in value}
+    self.assertContainsSubset({'config.json', '.lock', 'evolution.jsonl'}, names)
+    for name in names:
+      self.assertRegex(page, rf'`{re.escape(name)}[*/]*`')
 
 
 class NamesTest(absltest.TestCase):
