@@ -20,6 +20,8 @@ Prints the table and writes it as Markdown and CSV. //tables:impala, //tables:po
                  of IMPALA: scores against frames and hours (2, left, 3 and 9), and per level (11).
   laser          Schmitt et al. 2020: tables 1 and 2. Figures: data efficiency (1 and 3), ablations (2, 3 and 4), and
                  the share of steps outside the trust region.
+
+--budget prints what the results of all four papers cost, in core-days and GPU-days (docs/budget.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +40,7 @@ from scalable_agents.tables.figures import impala_training
 from scalable_agents.tables.figures import laser
 from scalable_agents.tables.figures import popart_impala
 from scalable_agents.tables.figures import r2d2
+from scalable_agents.tables.papers import budget
 from scalable_agents.tables.papers import laser_tables
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.papers import off_policy_table
@@ -121,6 +124,8 @@ class TablesConfig:
                           'of laser runs of other agents. Without it, the table has only the numbers of the paper.')
   throughput: str = setting('', 'With --table=1 of impala: the file throughput.json of //tools:throughput. Without it, '
                                 'the table has only the numbers of the paper.')
+  budget: bool = setting(False, 'Print what the results of all papers cost, and write it as Markdown and CSV. Without '
+                                'other flags but --output.')
   output: str = setting('results', 'Folder to write to.')
   figures: bool = setting(False, 'Also draw the figures for which these runs have the data.')
 
@@ -131,7 +136,10 @@ def validate(config: TablesConfig):
   known = _PAPERS[config.paper].tables
   if config.table not in ('', *known):
     raise ValueError(f'--table={config.table}: want one of {", ".join(known)}')
-  if not config.table and not config.figures:
+  if config.budget:
+    if config.table or config.runs or config.throughput or config.figures:
+      raise ValueError('--budget: want no other flag but --output')
+  elif not config.table and not config.figures:
     wanted = f'one of {", ".join(known)}' if len(known) > 1 else known[0]
     raise ValueError(f'--table=: want {wanted}, or --figures')
   is_speed = (config.paper, config.table) == ('impala', throughput_table.NUMBER)
@@ -171,6 +179,8 @@ def main():
   paper = _PAPERS[config.paper]
   runs = files.read_runs(config.runs, paper.evaluated(config.table), paper.agents(config.table))
   folder = files.make_folder(config.output)
+  if config.budget:
+    files.write(budget.table(), folder, 'budget')
   if config.table:
     made = (throughput_table.table(throughput_table.read(run_flags.user_path(config.throughput))) if config.throughput
             else paper.table(config.table, runs))

@@ -52,6 +52,12 @@ def _agent(name: str, benchmark: str) -> published.Agent:
                          (*popart, ('reward_transform', transform)), also=_TEXT)
 
 
+def agents() -> list[published.Agent]:
+  """Returns the agents of the table."""
+  return [_agent(name, benchmark)._replace(name=f'{name}, {benchmark}')
+          for benchmark in dict.fromkeys(column.benchmark for column in _COLUMNS) for name in _PRINTED]
+
+
 def name_of(run: runs_lib.Run) -> str:
   """Returns the name that the paper gives to the agent of a run, whatever its levels and its other settings are."""
   if run.agent == 'impala':

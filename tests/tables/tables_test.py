@@ -235,6 +235,7 @@ class TablesTest(parameterized.TestCase):
       ('laser', {}, '--table=: want one of 1, 2, or --figures'),
       ('laser', {'table': '3'}, '--table=3: want one of 1, 2'),
       ('popart_impala', {'table': '2'}, '--table=2: want one of 1'), ('r2d2', {'table': '2'}, '--table=2: want one of'),
+      ('impala', {'budget': True, 'table': '3'}, '--budget: want no other flag but --output'),
       *((paper, {'figures': True}, '--runs: want the runs to draw') for paper in _PAPERS[1:]),
       *((paper, {'table': table, 'output': ''}, '--output: want a folder') for paper, table in zip(_PAPERS, '3111')),
       ('impala', {'table': '3', 'output': '/proc/here'}, '--output: /proc/here: No such file or directory: choose'))
@@ -255,6 +256,11 @@ class TablesTest(parameterized.TestCase):
     self.assertEqual((done.returncode, done.stdout, done.stderr.replace(f'{self.runs}/', '')), (
         1, '', f'error: {other}: a run of another agent, {other}: want runs of {_AGENT[paper]}\n'))
     self.assertCountEqual(os.listdir(self.runs), ['laser', 'r2d2'])
+
+  def test_the_budget_is_printed_and_written(self):
+    screen, written = self._run('impala', budget=True)
+    self.assertStartsWith(screen, '**What the results of the papers cost**\n')
+    self.assertCountEqual(written, ['budget.md', 'budget.csv'])
 
   def test_unknown_flags_and_arguments_are_one_line(self):
     for flag, message in (('3', '3: no such argument'), ('--tabel=3', "Unknown command line flag 'tabel'")):

@@ -1,0 +1,83 @@
+"""Tests of tables/papers/budget.py: frames of the papers' results, costs as sums by hand, and docs/budget.md."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.agents import registry
+from scalable_agents.tables.papers import budget
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.results import laser_published
+from scalable_agents.tables.results import published
+from scalable_agents.tests import source_tree
+
+_BILLION = 1_000_000_000
+
+
+class BudgetTest(parameterized.TestCase):
+
+  def _cost(self, paper, agent, suite):
+    found, = (cost for cost in budget.costs()
+              if (cost.paper, cost.agent.name, cost.agent.suite) == (paper, agent, suite))
+    return found
+
+  @parameterized.parameters(
+      ('IMPALA', 'IMPALA, shallow, experts', 'atari57', 57, 57 * 0.2),  # Table C.1: 200 million frames per game.
+      ('IMPALA', 'IMPALA, deep, multi-task', 'atari57', 24, 24 * 11.4),  # A population of 24.
+      ('IMPALA', 'IMPALA, deep', 'dmlab30', 24, 24 * 10),  # The best of 24 samples.
+      ('PopArt', 'PopArt-IMPALA, DMLab-30', 'dmlab30', 8, 8 * 10),
+      ('R2D2', 'R2D2', 'atari57', 171, 3 * 57 * 10),  # 3 seeds, 10 billion frames per game.
+      ('R2D2', 'R2D2, feed-forward', 'atari57', 57, 57 * 10),
+      ('R2D2', 'R2D2+', 'dmlab30', 90, 3 * 30 * 10),
+      ('LASER', 'LASER, no sweep, 200M', 'atari57', 57, 57 * 0.2),
+      ('LASER', 'LASER, shared replay, 50M', 'atari57', 9 * 57, 9 * 57 * 0.05),
+      ('LASER', 'LASER, shared replay', 'dmlab30', 10, 100))
+  def test_frames(self, paper, agent, suite, runs, billions):
+    cost = self._cost(paper, agent, suite)
+    self.assertEqual(cost.runs, runs)
+    self.assertEqual(cost.frames, round(billions * _BILLION))
+
+  def test_days_are_frames_times_the_rates_of_the_file(self):
+    rates = {(row['family'], row['suite'], row['torso']): row for row in published.rows('rates.csv')}
+    cost, row = self._cost('IMPALA', 'IMPALA, deep, experts', 'atari57'), rates['impala', 'atari57', 'deep']
+    steps = 57 * 200_000_000 / 4
+    self.assertAlmostEqual(cost.core_days, steps * float(row['step_ms']) / 1000 / 60 / 60 / 24)
+    self.assertAlmostEqual(cost.environment_core_days, steps * float(row['environment_ms']) / 1000 / 60 / 60 / 24)
+    self.assertIsNone(cost.gpu_days)
+    # 30,000 frames per second with one GPU, section 5.3.1: 10 billion frames take 92.6 hours.
+    self.assertAlmostEqual(self._cost('IMPALA', 'IMPALA, deep, PBT', 'dmlab30').gpu_days, 24 * 92.5926 / 24, places=3)
+    # 256 actors at 260 frames per second.
+    self.assertAlmostEqual(self._cost('R2D2', 'R2D2', 'atari57').gpu_days, 171e10 / (256 * 260) / 86_400)
+
+  def test_every_number_has_a_source_and_every_rate_a_use(self):
+    used = {(cost.agent.family, cost.agent.suite, cost.agent.torso, 'yes' if cost.agent.use_lstm else 'no',
+             str(budget.learned_per_step(cost.agent))) for cost in budget.costs()}
+    lines = list(published.rows('rates.csv'))
+    self.assertCountEqual(used, [tuple(row[name] for name in ('family', 'suite', 'torso', 'lstm', 'learned'))
+                                 for row in lines])
+    for row in lines:
+      self.assertEqual(bool(row['step_ms'] or row['environment_ms']), bool(row['measured']), row)
+      self.assertEqual(bool(row['reported_frames_per_second']), bool(row['reported']), row)
+      if row['step_ms']:
+        self.assertLess(float(row['environment_ms']), float(row['step_ms']))
+
+  def test_transitions_that_laser_learns_from_per_new_step(self):
+    for agent, preset in ((laser_published.AGENTS[laser_published.SHARED_50M], 'laser_atari57'),
+                          (laser_published.AGENTS[laser_published.SHARED_DMLAB], 'laser_dmlab30')):
+      config = registry.PRESETS[preset].config
+      self.assertEqual(budget.learned_per_step(agent), config.batch_size / config.split_batch()[0])
+    single = laser_published.AGENTS[laser_published.SINGLE_200M]
+    settings = dict(single.settings)
+    self.assertEqual(budget.learned_per_step(single), 1 / (1 - settings['replay_share']))
+
+  def test_the_page_has_the_table(self):
+    page = (source_tree.ROOT / 'docs' / 'budget.md').read_text(encoding='utf-8')
+    self.assertIn(layout.markdown(budget.table()), page)
+    column = self._cost('IMPALA', 'IMPALA, shallow, experts', 'atari57')
+    self.assertIn(f'about {column.core_days * 24 / 57 / 2:.1f} hours a game', page)
+    lab = self._cost('IMPALA', 'IMPALA, deep', 'dmlab30').environment_core_days / 24  # Of 10 billion frames.
+    self.assertIn(f'takes {lab / 16:.1f} days of 16 cores', page)
+    self.assertIn(f'{96 * lab:,.0f}\n  core-days', page)  # Table 2: 960 billion.
+
+
+if __name__ == '__main__':
+  absltest.main()
