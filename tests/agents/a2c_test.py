@@ -121,16 +121,18 @@ class RunTest(parameterized.TestCase):
     config, rows = self._train(
         batching=batching, synchronous=batching == 'sync_step', optimizer='adam', learning_rate=2e-3,
         total_environment_frames=60_000)
-    # Another unroll can end after the mean has reached 0.98, so the last row can be lower. A random policy has -0.6.
-    self.assertGreater(rows[-1]['episode_return'], 0.8)
+    # So the mean has reached 0.98. Another unroll can end after that, and the last row can be lower.
+    self.assertLess(rows[-1]['environment_frames'], 60_000)
+    self.assertGreater(rows[-1]['episode_return'], 0.8)  # A random policy has -0.6.
     for row in rows:
-      self.assertEqual(row['policy_lag'], 0., row)
       self.assertEqual(row['environment_frames'] % (config.batch_size * config.unroll_length), 0)
-    size = rows[-1]['inference_batch_size']
+    # On a busy machine, there are rows without an update, and updates whose unrolls were played before the last row.
+    self.assertEqual({row['policy_lag'] for row in rows if row.get('policy_lag') is not None}, {0.})
+    sizes = {row['inference_batch_size'] for row in rows if row['inference_batch_size']}
     if batching == 'dynamic_batching':
-      self.assertGreater(size, 1)  # The process steps its environments in groups.
+      self.assertGreater(max(sizes), 1)  # The process steps its environments in groups.
     else:
-      self.assertEqual(size, 32 if batching == 'sync_step' else 1)
+      self.assertEqual(sizes, {32 if batching == 'sync_step' else 1})
 
 
 if __name__ == '__main__':
