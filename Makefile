@@ -27,7 +27,7 @@ SITE := build/site
 SOURCE := $(VENV)/source/scalable_agents
 
 # AGENT is the agent of `make train`: impala or r2d2. LOGDIR is its run directory. ARGS has further flags for
-# `make train`, `make benchmark` and `make gpu-proof`.
+# `make train`, `make benchmark`, `make evidence` and `make gpu-proof`.
 AGENT ?= impala
 LOGDIR ?= $(if $(filter r2d2,$(AGENT)),runs/r2d2_pong,runs/pong)
 ARGS ?=
@@ -51,7 +51,7 @@ PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=auto --centre_p
   --samples_per_period=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \
   --replay_capacity=60_000 --replay_minimum_size=4_000 --nosave_replay --total_environment_frames=10_000_000
 
-.PHONY: help setup packages train test lint docs wheel wheel-test benchmark gpu-proof doctor clean
+.PHONY: help setup packages train test lint docs wheel wheel-test benchmark evidence gpu-proof doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## Shows this list.
@@ -135,6 +135,9 @@ wheel-test: wheel  ## Installs that wheel in an environment of its own, without 
 
 benchmark: setup  ## Measures the speed of each part and of the whole training.
 	$(PYTHON) -m scalable_agents.tools.benchmark --torso_precision=$(PRECISION) $(ARGS)
+
+evidence: setup  ## Checks claims of the papers on small tasks, and writes results/evidence/evidence.md.
+	$(PYTHON) -m scalable_agents.tools.evidence $(ARGS)
 
 gpu-proof: setup  ## Measures what an NVIDIA card does here, in 8 minutes. On the CPU, in small: ARGS=--device=cpu.
 	$(PYTHON) -m scalable_agents.tools.gpu_proof $(ARGS)

@@ -32,6 +32,13 @@ def num_cores() -> int:
   return cores
 
 
+def processor() -> str:
+  """Returns the name of the processor, such as AMD EPYC 9R14; 'unknown processor' where the kernel does not tell it."""
+  with open('/proc/cpuinfo', encoding='utf-8', errors='replace') as lines:
+    names = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
+  return names[0] if names else 'unknown processor'
+
+
 def memory_bytes() -> int:
   """Returns the memory of the machine, or the smallest limit."""
   limits = [psutil.virtual_memory().total]

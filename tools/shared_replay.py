@@ -110,9 +110,12 @@ def _draw(curves: dict[str, np.ndarray], frames: int, file: str):
       for name, of_seeds in curves.items()}}, file)
 
 
-def main():
-  """Makes the runs, prints the table and draws the lines."""
-  config = run_flags.config_from_flags(SharedReplayConfig)
+def run(config: SharedReplayConfig) -> dict[str, np.ndarray]:
+  """Makes the runs, prints the table and draws the lines.
+
+  Returns:
+    Line -> returns of each seed as shares of the optimal return, in equal parts of the run: [seeds, P].
+  """
   folder = files.make_folder(config.output)
   print('learns and acts on the CPU, which is faster with so small a network', flush=True)
   runs, curves = _Runs(os.path.join(folder, 'runs.csv'), config.parallel), {}
@@ -128,6 +131,12 @@ def main():
   file = os.path.join(folder, 'sharing.png')
   _draw(curves, config.frames, file)
   print(f'wrote {file}')
+  return curves
+
+
+def main():
+  """Runs the comparison."""
+  run(run_flags.config_from_flags(SharedReplayConfig))
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 """The style that all figures share: colours, axes, titles, legends, and writing the file."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib import figure
@@ -21,13 +21,13 @@ _STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have
 
 
 def grid(rows: int, columns: int, width: float, height: float, sharex: bool = False,
-         sharey: bool = False) -> tuple[figure.Figure, np.ndarray]:
+         sharey: bool = False, heights: Sequence[float] | None = None) -> tuple[figure.Figure, np.ndarray]:
   """Returns a picture, with its width and height in inches, and its panels, [rows, columns].
 
-  `title_and_legend` adds to the height.
+  `title_and_legend` adds to the height. `heights`: relative heights of the rows, which are equal by default.
   """
   picture = figure.Figure(figsize=(width, height), dpi=110, layout='constrained')
-  return picture, picture.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
+  return picture, picture.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey, height_ratios=heights)
 
 
 def line_style(number: int) -> dict[str, str]:

@@ -1,0 +1,106 @@
+"""Tests of the claims: which hold, what is written, and that runs with a broken agent fail."""
+
+import contextlib
+import io
+import os
+import subprocess
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+from matplotlib import image
+import numpy as np
+
+from scalable_agents.records import errors
+from scalable_agents.tools import compare_runs
+from scalable_agents.tools import comparison
+from scalable_agents.tools import evidence
+
+# The returns of runs by the flags that decide them, before 0.001 times the seed.
+_RETURNS = {'--off_policy_correction=vtrace': 0.9, '--off_policy_correction=one_step': 0.8,
+            '--off_policy_correction=epsilon': 0.7, '--off_policy_correction=none': 0.6}
+
+
+class EvidenceTest(parameterized.TestCase):
+
+  def _run(self, folder, **settings):
+    """Returns what the program prints, with runs whose returns depend on the last correction in their flags."""
+    flags = {}
+
+    def run(command, **unused_settings):
+      if command[0] == 'git':
+        return subprocess.CompletedProcess(command, 0, 'abc1234\n')
+      logdir = next(word.removeprefix('--logdir=') for word in command if word.startswith('--logdir='))
+      flags[logdir] = command
+      return subprocess.CompletedProcess(command, 0, '')
+
+    def read_metrics(logdir):
+      seed = int(logdir.rpartition('_')[2])
+      lag = next((word for word in flags[logdir] if word.startswith('--policy_lag=')), '')
+      correction = [word for word in flags[logdir] if word in _RETURNS][-1]
+      value = 0.9 if lag == '--policy_lag=0' else _RETURNS[correction]
+      return [{'environment_frames': 40_000, 'episode_return/catch': value + 0.001 * seed}]
+
+    config = evidence.EvidenceConfig(papers='impala', output=folder, **settings)
+    with contextlib.redirect_stdout(io.StringIO()) as screen, mock.patch.object(
+        evidence.run_flags, 'config_from_flags', return_value=config), mock.patch.object(
+            comparison.device_report, 'read', return_value=''), mock.patch.object(
+                subprocess, 'run', run), mock.patch.object(
+                    comparison.run_rows, 'read_metrics', read_metrics), mock.patch.object(
+                        compare_runs, '_RESAMPLES', 20):  # Each takes milliseconds.
+      evidence.main()
+    return screen.getvalue()
+
+  def test_claims_that_hold_are_on_a_page_with_their_numbers(self):
+    folder = self.create_tempdir().full_path
+    screen = self._run(folder)
+    self.assertEqual(screen.count('holds  '), 10)
+    with open(os.path.join(folder, 'evidence.md'), encoding='utf-8') as file:
+      page = file.read()
+    self.assertIn('10 of 10 claims hold. Commit abc1234, ', page)
+    self.assertRegex(page, r'\| V-trace, policy lag of 60 updates > 1-Step, policy lag of 60 updates \| '
+                           r'0\.90 \(0\.90 to 0\.9\d\) \| 0\.80 \(0\.80 to 0\.8\d\) \| yes: p = 0\.004 \|')
+    self.assertIn('bazel run //tools:off_policy --experiment=policy_lag`, 40,000 environment frames', page)
+    self.assertGreater(np.ptp(image.imread(os.path.join(folder, 'impala.png'))), 0.5)
+
+  def test_a_broken_agent_is_an_error_and_on_the_page(self):
+    """Without a correction in any run, all lines are alike."""
+    folder = self.create_tempdir().full_path
+    with self.assertRaisesRegex(errors.UserError, r'^9 of 10 claims do not hold: V-trace, policy lag of 15 updates > '):
+      self._run(folder, broken_with='--off_policy_correction=none')
+    with open(os.path.join(folder, 'evidence.md'), encoding='utf-8') as file:
+      page = file.read()
+    self.assertEqual(page.count('| **no**: p = '), 9)
+    self.assertIn(', all runs with --off_policy_correction=none.', page)
+
+  @parameterized.parameters(
+      (0., [1.0, 1.1, 1.2, 1.3, 1.4], [0.9, 0.8, 0.7, 0.6, 0.5], True, 'p = 0.004'),  # 1 of 252 orders.
+      (0., [0.9, 0.8, 0.7, 0.6, 0.5], [1.0, 1.1, 1.2, 1.3, 1.4], False, 'p = 1.000'),
+      (0., [1, 2, 3, 4, 5], [1, 2, 3, 4, 5], False, 'p = '),
+      (0.1, [1.0, 2.0, 3.0, 4.0, 5.0], [1.04, 2.04, 3.04, 4.04, 5.04], True, 'from -0.040 to -0.040'),
+      (0.1, [1.0, 2.0, 3.0, 4.0, 5.0], [1.2, 2.2, 3.2, 4.2, 5.2], False, 'from -0.200 to -0.200'),
+      (0.1, [1.2, 2.2, 3.2, 4.2, 5.2], [1.0, 2.0, 3.0, 4.0, 5.0], False, 'from +0.200 to +0.200'))
+  def test_a_claim_is_judged_by_its_seeds(self, margin, first, second, holds, reason):
+    verdict = evidence.judge(evidence.Claim('', '', '', '', margin), first, second)
+    self.assertEqual(verdict.holds, holds)
+    self.assertIn(reason, verdict.reason)
+
+  def test_each_claim_is_about_lines_of_its_study(self):
+    tools = (evidence.off_policy, evidence.reward_scales, evidence.memory_tasks)
+    lines = {name: {line.full_name for line in experiment.lines}
+             for tool in tools for name, experiment in tool.EXPERIMENTS.items()}
+    lines['sharing'] = set(evidence.shared_replay.LINES)
+    for paper in evidence.PAPERS.values():
+      for claim in paper.claims:
+        self.assertIn(claim.study, paper.studies)
+        self.assertLessEqual({claim.first, claim.second}, lines[claim.study])
+
+  def test_an_unknown_paper_is_refused(self):
+    config = evidence.EvidenceConfig(papers='impala,alphago')
+    with mock.patch.object(evidence.run_flags, 'config_from_flags', return_value=config):
+      with self.assertRaisesRegex(errors.UserError, '^--papers=impala,alphago: unknown: alphago: want some of '):
+        evidence.main()
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,240 @@
+"""Checks claims of the four papers on small tasks: makes the runs, draws a figure per paper, and writes a page.
+
+  make evidence
+  bazel run //tools:evidence -- --papers=impala,laser --seeds=10
+
+A claim compares two lines, which are runs that differ only in their seeds. The score of a run is its return, as a share
+of the optimal return. "Higher" holds if a Mann-Whitney test on the scores has p < 0.05. "Alike" holds if the 95 %
+interval of the mean difference, paired by seed, is within a margin.
+
+The program prints a table for each experiment, and writes evidence.md and PAPER.png to --output, beside the run
+directories. It exits with an error if a claim does not hold. The same command continues after an interruption.
+"""
+
+from scalable_agents.processes import quiet
+
+if __name__ == '__main__':
+  quiet.start()  # Before TensorFlow is imported.
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import itertools
+import os
+import subprocess
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from scalable_agents.processes import machine
+from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.tables import files
+from scalable_agents.tables.figures import drawing
+from scalable_agents.tools import compare_runs
+from scalable_agents.tools import comparison
+from scalable_agents.tools import memory_tasks
+from scalable_agents.tools import off_policy
+from scalable_agents.tools import reward_scales
+from scalable_agents.tools import shared_replay
+
+_LARGEST_P = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class EvidenceConfig:
+  """The flags."""
+
+  papers: str = setting('impala,popart,r2d2,laser', 'Papers, separated by commas: impala, popart, r2d2, laser.')
+  seeds: int = setting(5, 'Number of runs of each line.', at_least=5, at_most=1_000)
+  parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
+  broken_with: str = setting('', "A flag that is added to every run of an agent's program, such as "
+                             '--off_policy_correction=none, to see that claims about broken agents fail.')
+  output: str = setting('results/evidence', 'Folder to write to.')
+
+
+class Study(NamedTuple):
+  """Runs on a small task."""
+  program: str                                                     # The program that makes these runs alone.
+  frames: int                                                      # Environment frames of a run.
+  scores: Callable[[EvidenceConfig, str], dict[str, list[float]]]  # Takes a folder. Line -> the score of each seed.
+
+
+class Claim(NamedTuple):
+  """A statement about two lines of a study: the first has higher scores, or both have alike ones."""
+  text: str
+  study: str
+  first: str
+  second: str
+  margin: float = 0.  # 0: the first is higher. Otherwise both are alike, up to a mean difference of this size.
+
+
+class Verdict(NamedTuple):
+  """Whether a claim holds, and why."""
+  holds: bool
+  reason: str
+
+
+class Paper(NamedTuple):
+  """What is checked of a paper."""
+  title: str
+  studies: dict[str, Study]
+  claims: Sequence[Claim]
+
+
+def _study(tool, name: str) -> Study:
+  """Returns the study that an experiment of a tool makes."""
+  experiment = tool.EXPERIMENTS[name]
+
+  def scores(config, folder):
+    added = tuple(filter(None, [config.broken_with]))
+    lines = [line._replace(flags=(*line.flags, *added)) for line in experiment.lines]
+    curves = comparison.run(experiment._replace(lines=lines), comparison.Config(
+        seeds=config.seeds, parallel=config.parallel, experiment=name, output=folder))
+    return {line: [float(comparison.mean_share(curve, experiment.measured).mean()) for curve in of_seeds]
+            for line, of_seeds in curves.items()}
+
+  return Study(f'//tools:{tool.__name__.rpartition(".")[2]} --experiment={name}', experiment.frames, scores)
+
+
+def _sharing(config: EvidenceConfig, folder: str) -> dict[str, list[float]]:
+  curves = shared_replay.run(shared_replay.SharedReplayConfig(
+      seeds=config.seeds, parallel=config.parallel, output=folder))
+  return {line: of_seeds.mean(axis=1).tolist() for line, of_seeds in curves.items()}
+
+
+def _order(study: str, lines: Sequence[str]) -> list[Claim]:
+  """Returns the claims that each line is higher than the next one."""
+  return [Claim(f'{first} > {second}', study, first, second) for first, second in itertools.pairwise(lines)]
+
+
+def _lagging(lag: int) -> list[str]:
+  return [f'{name}, policy lag of {lag} updates' for name in off_policy.CORRECTIONS]
+
+
+PAPERS = {
+    'impala': Paper(
+        'IMPALA (Espeholt et al. 2018): off-policy corrections, section 5.2.2 and appendix E.1',
+        {'policy_lag': _study(off_policy, 'policy_lag'), 'corrections': _study(off_policy, 'corrections')},
+        [Claim('in step, the corrections are alike', 'policy_lag', _lagging(0)[0], _lagging(0)[-1], 0.05),
+         *_order('policy_lag', _lagging(15)), *_order('policy_lag', _lagging(60)),
+         *_order('corrections', [f'{name}, with replay' for name in off_policy.CORRECTIONS])]),
+    'popart': Paper(
+        'PopArt (Hessel et al. 2019): rewards of different sizes',
+        {'scales': _study(reward_scales, 'scales'), 'clipping': _study(reward_scales, 'clipping')},
+        [Claim('PopArt learns rewards of different sizes, an agent without normalisation does not', 'scales',
+               'PopArt-IMPALA', 'MultiHead-IMPALA'),
+         Claim('PopArt does not depend on the scale of rewards', 'scales', 'PopArt-IMPALA',
+               'PopArt-IMPALA, rewards x 1,000', 0.05),
+         Claim('clipping changes the policy', 'clipping', 'PopArt-IMPALA, true rewards',
+               'PopArt-IMPALA, clipped rewards')]),
+    'r2d2': Paper(
+        'R2D2 (Kapturowski et al. 2019): recurrent states in replay, sections 3 and 5',
+        {'states': _study(memory_tasks, 'states'), 'memory': _study(memory_tasks, 'memory')},
+        [Claim('stored states > zero states', 'states', 'stored states', 'zero states'),
+         Claim('a burn-in helps stored states', 'states', 'stored states with a burn-in', 'stored states'),
+         Claim('a burn-in alone is not enough', 'states', 'stored states with a burn-in', 'zero states with a burn-in'),
+         Claim('the memory is needed', 'memory', 'R2D2', 'Feed-Forward')]),
+    'laser': Paper(
+        'LASER (Schmitt et al. 2020): a shared replay, figure 3',
+        {'sharing': Study('//tools:shared_replay', shared_replay.SharedReplayConfig().frames, _sharing)},
+        [Claim('naive sharing is worse than no replay', 'sharing', 'no replay', 'shared replay, naive'),
+         Claim('sharing with the trust region is better than no replay', 'sharing', 'shared replay, b = 0.1',
+               'no replay')]),
+}
+
+
+def judge(claim: Claim, first: Sequence[float], second: Sequence[float]) -> Verdict:
+  """Returns whether a claim holds for the scores of the same seeds, [seeds] each."""
+  if not claim.margin:
+    p = float(stats.mannwhitneyu(first, second, alternative='greater').pvalue)
+    return Verdict(p < _LARGEST_P, f'p = {p:.3f}')
+  _, low, high = compare_runs.interval(np.subtract(first, second).tolist())
+  return Verdict(max(-low, high) < claim.margin, f'difference from {low:+.3f} to {high:+.3f}, wanted within '
+                 f'{claim.margin:g}')
+
+
+class _Line(NamedTuple):
+  """The runs of a line."""
+  scores: list[float]                    # Of each seed.
+  interval: tuple[float, float, float]   # The interquartile mean, and the ends of its 95 % interval.
+
+
+def _draw(studies: dict[str, dict[str, _Line]], file: str):
+  """Draws a panel for each study: a line's seeds as points, their interquartile mean and its interval."""
+  heights = [len(scores) for scores in studies.values()]
+  picture, panels = drawing.grid(len(studies), 1, 8, 0.3 * sum(heights) + 0.9 * len(heights), heights=heights)
+  for axes, (name, lines) in zip(panels[:, 0], studies.items(), strict=True):
+    for row, (scores, (middle, low, high)) in enumerate(lines.values()):
+      axes.plot(scores, [row] * len(scores), marker='o', markersize=3, linestyle='', color='#999999',
+                label='a seed' if row == 0 else None)
+      axes.errorbar(middle, row, xerr=[[middle - low], [high - middle]], fmt='D', markersize=4, capsize=3,
+                    color=drawing.LINES[0], label='interquartile mean, 95 % interval' if row == 0 else None)
+    axes.set_yticks(range(len(lines)), lines.keys())
+    axes.invert_yaxis()
+    axes.set_title(name, loc='left', fontsize=10)
+    drawing.plain(axes, 'x')
+  panels[-1, 0].set_xlabel('return / optimal return')
+  drawing.title_and_legend(picture, 'Scores of runs', panels[:1, 0])
+  drawing.save(picture, file)
+
+
+def _section(name: str, paper: Paper, studies: dict[str, dict[str, _Line]], verdicts: Sequence[Verdict]) -> list[str]:
+  """Returns the page's lines about a paper."""
+  lines = [f'## {paper.title}', '', f'![Scores of the runs]({name}.png)', '',
+           '| claim | first | second | holds |', '|---|---|---|---|']
+  for claim, verdict in zip(paper.claims, verdicts, strict=True):
+    first, second = ('{:.2f} ({:.2f} to {:.2f})'.format(*studies[claim.study][line].interval)
+                     for line in (claim.first, claim.second))
+    lines.append(f'| {claim.text} | {first} | {second} | {"yes" if verdict.holds else "**no**"}: {verdict.reason} |')
+  lines += ['', *(f'- {name}: `bazel run {study.program}`, {study.frames:,} environment frames per run.'
+                  for name, study in paper.studies.items()), '']
+  return lines
+
+
+def main():
+  """Makes the runs, and writes the figures and the page."""
+  config = run_flags.config_from_flags(EvidenceConfig)
+  chosen = [name.strip() for name in config.papers.split(',')]
+  if unknown := [name for name in chosen if name not in PAPERS]:
+    raise errors.UserError(f'--papers={config.papers}: unknown: {", ".join(unknown)}: want some of {", ".join(PAPERS)}')
+  folder, sections, failed, total = files.make_folder(config.output), [], [], 0
+  for name in chosen:
+    paper = PAPERS[name]
+    studies = {key: {line: _Line(scores, compare_runs.interval(scores))
+                     for line, scores in study.scores(config, os.path.join(folder, name)).items()}
+               for key, study in paper.studies.items()}
+    verdicts = [judge(claim, studies[claim.study][claim.first].scores, studies[claim.study][claim.second].scores)
+                for claim in paper.claims]
+    _draw(studies, os.path.join(folder, f'{name}.png'))
+    sections += _section(name, paper, studies, verdicts)
+    for claim, verdict in zip(paper.claims, verdicts, strict=True):
+      print(f'{"holds" if verdict.holds else "FAILS"}  {claim.text} ({verdict.reason})', flush=True)
+    failed += [claim.text for claim, verdict in zip(paper.claims, verdicts, strict=True) if not verdict.holds]
+    total += len(verdicts)
+  broken = f', all runs with {config.broken_with}' if config.broken_with else ''
+  head = ['# Claims of the papers on small tasks', '',
+          f'{total - len(failed)} of {total} claims hold. Commit {_commit()}, {machine.num_cores()} cores of '
+          f'{machine.processor()}, {config.seeds} seeds{broken}. The scores are interquartile means with 95 % '
+          'intervals from a bootstrap over the seeds. "Higher" is judged by a Mann-Whitney test on the seeds.', '']
+  page = os.path.join(folder, 'evidence.md')
+  with run_directory.replaced(page) as new, open(new, 'w', encoding='utf-8') as stream:
+    stream.write('\n'.join([*head, *sections]))
+  print(f'wrote {page}')
+  if failed:
+    raise errors.UserError(f'{len(failed)} of {total} claims do not hold: {"; ".join(failed)}: see {page}')
+
+
+def _commit() -> str:
+  """Returns the commit of this checkout, with a + if files differ from it; 'unknown' outside of a checkout."""
+  done = subprocess.run(['git', '-C', os.path.dirname(os.path.realpath(__file__)), 'describe', '--always',
+                         '--dirty=+', '--exclude=*'], capture_output=True, text=True, check=False)
+  return done.stdout.strip() or 'unknown'
+
+
+if __name__ == '__main__':
+  run_flags.define(EvidenceConfig())
+  run_flags.run_main(main)
