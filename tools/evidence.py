@@ -135,7 +135,6 @@ PAPERS = {
         'R2D2 (Kapturowski et al. 2019): recurrent states in replay, sections 3 and 5',
         {'states': _study(memory_tasks, 'states'), 'memory': _study(memory_tasks, 'memory')},
         [Claim('stored states > zero states', 'states', 'stored states', 'zero states'),
-         Claim('a burn-in helps stored states', 'states', 'stored states with a burn-in', 'stored states'),
          Claim('a burn-in alone is not enough', 'states', 'stored states with a burn-in', 'zero states with a burn-in'),
          Claim('the memory is needed', 'memory', 'R2D2', 'Feed-Forward')]),
     'laser': Paper(

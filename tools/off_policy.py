@@ -5,8 +5,8 @@
 Espeholt et al. 2018. On small tasks actors and learner are almost in step, so --policy_lag makes the data stale. The
 experiments are:
 
-  agents         IMPALA, batched A2C and A3C, for 8 samples of the sweep's hyper-parameters (figure 4). The claims are
-                 that IMPALA learns from less data and with more of the samples.
+  agents         IMPALA, batched A2C and A3C, for 8 samples of the sweep's hyper-parameters (figure 4). An update of A3C
+                 has one unroll, and those of the others have 32, so A3C makes more updates of the same frames.
   corrections    V-trace, 1-step importance sampling, epsilon-correction and no correction, each without and with
                  replay (table 2). The claim is the order of the four with replay.
   policy_lag     The four with actors that are 0, 15 and 60 updates behind, without replay (figure E.1). The claim is
