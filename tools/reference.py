@@ -86,8 +86,10 @@ def errors_table() -> str:
 def errors() -> dict[str, tuple[str, str, str]]:
   """Returns name -> (module, base class, docstring) of all public exception classes of the package. Imports nothing."""
   found = {}
-  for init in sorted(_ROOT.glob('*/__init__.py')):
-    for path in sorted(init.parent.rglob('*.py')) if init.parent.name != 'tests' else []:
+  folders = sorted(init.parent for init in _ROOT.glob('*/__init__.py'))
+  # Not bazel-bin.
+  for package in (folder for folder in folders if folder.name.isidentifier() and folder.name != 'tests'):
+    for path in sorted(package.rglob('*.py')):
       for node in ast.parse(path.read_text(encoding='utf-8')).body:
         if isinstance(node, ast.ClassDef) and node.bases and not node.name.startswith('_'):
           base = ast.unparse(node.bases[0])

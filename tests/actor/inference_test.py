@@ -5,6 +5,7 @@ from typing import NamedTuple
 from absl.testing import absltest
 from absl.testing import parameterized
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 import numpy as np
 import tensorflow as tf
@@ -85,6 +86,7 @@ class _PoolInTurns:
 
 class PadTest(absltest.TestCase):
 
+  @settings(deadline=None)
   @given(st.integers(1, 300))
   def test_batches_have_few_sizes(self, size):
     tensors = {'pixels': tf.fill([size, 2, 1], tf.constant(7, tf.uint8)), 'done': tf.fill([size], True), 'state': ()}

@@ -172,7 +172,8 @@ class WorkerTest(parameterized.TestCase):
     for of_actor in versions.values():
       self.assertEqual(of_actor, sorted(of_actor))
       self.assertGreater(of_actor[-1], of_actor[0])
-    self.assertEqual(host.pool.statistics().items, host.pool.statistics().batches)  # Each worker acts alone.
+    counts = host.pool.statistics()  # The workers go on.
+    self.assertEqual(counts.items, counts.batches)  # Each worker acts alone.
     host.check()
 
   def test_there_are_as_many_as_in_the_paper(self):

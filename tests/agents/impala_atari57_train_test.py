@@ -95,6 +95,8 @@ class LifeOfARunTest(absltest.TestCase):
     terminal.close()
     cls.terminal = terminal.text
     cls.rows, cls.episodes = training.rows(cls.logdir), training.episodes(cls.logdir)
+    # On a busy machine, a row may be written while the learner waits, also before the first update of a process.
+    cls.updated = [row for row in cls.rows if row.get('loss/total') is not None]
 
   def test_ctrl_c_twice_ends_it_well(self):
     self.assertEqual(self.exit_code, 0)
@@ -137,7 +139,7 @@ class LifeOfARunTest(absltest.TestCase):
     self.assertEqual({(level, length) for _, level, _, length in self.episodes}, {('catch', '4')})
 
   def test_the_learning_rate_goes_on(self):
-    for before, row in itertools.pairwise(self.rows):
+    for before, row in itertools.pairwise(self.updated):
       # The row has the mean over the updates since the row before. An update has the learning rate of its first frame.
       frames = (before['environment_frames'] + row['environment_frames'] - _FRAMES_PER_UPDATE) / 2
       self.assertAlmostEqual(row['learning_rate'], _LEARNING_RATE * (1 - frames / _TOTAL_FRAMES), delta=1e-9)
@@ -152,11 +154,12 @@ class LifeOfARunTest(absltest.TestCase):
       self.assertGreater(self.rows[-1]['wall_seconds'], rows[-1]['wall_seconds'])
 
   def test_rows_have_all_columns(self):
-    for row in self.rows:
+    for row in self.updated:
       self.assertContainsSubset(_COLUMNS, row)
+    for row in self.rows:
       self.assertIn(row['bottleneck'], ('learner', 'inference', 'environments', 'other jobs'))
       self.assertBetween(row['queue_size'], 0, 1)
-      self.assertEqual(row['frames_per_second'] > 0, row['loss/total'] is not None)
+      self.assertEqual(row['frames_per_second'] > 0, row in self.updated)
       self.assertBetween(row['memory_megabytes'], 100, 3000)
       for name, share in row.items():
         if name.startswith('time/'):
@@ -168,7 +171,7 @@ class LifeOfARunTest(absltest.TestCase):
     accumulator.Reload()
     for name in ('wall_seconds', 'loss/total', 'episode_return', 'grad_norm'):
       shown = [(event.step, event.value) for event in accumulator.Scalars(name)]
-      wanted = [(row['environment_frames'], row[name]) for row in self.rows if row[name] is not None]
+      wanted = [(row['environment_frames'], row[name]) for row in self.rows if row.get(name) is not None]
       np.testing.assert_allclose(shown, wanted, rtol=1e-6)
 
   def test_a_curve_is_drawn(self):
