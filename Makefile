@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
+INSTALL := $(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 REQUIREMENTS := requirements.txt requirements-plots.txt requirements-dev.txt
 # With an NVIDIA card, TensorFlow also gets its CUDA libraries. GPU=1 asks for them, and GPU=0 leaves them out.
 # Without a working driver, nvidia-smi prints the reason where it would print the cards, and exits with an error.
@@ -74,8 +75,7 @@ $(PYTHON): | packages
 
 $(INSTALLED): $(REQUIREMENTS) | $(PYTHON)
 	@echo 'setup: installing the pinned requirements ($(SIZES))'
-	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-compile \
-	  $(addprefix --requirement ,$(REQUIREMENTS))
+	@$(INSTALL) $(addprefix --requirement ,$(REQUIREMENTS))
 	@# pip would compile these files on one core, and also packages that nothing imports.
 	@$(PYTHON) -m compileall -qq -j 0 -x 'site-packages/(keras|pip|pygments)/|/tests/' $(VENV)/lib || true
 	@touch $@
@@ -103,7 +103,7 @@ test: packages $(INSTALLED)  ## Runs every test. To run those of one folder: mak
 
 $(LINTERS): requirements-lint.txt $(INSTALLED)
 	@echo 'lint: installing ruff, pyright, clang-format and clang-tidy'
-	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-compile --requirement $<
+	@$(INSTALL) --requirement $<
 	@touch $@
 
 lint: $(LINTERS) $(SOURCE)  ## Checks the code without running it. The last line is the result.
@@ -116,7 +116,7 @@ lint: $(LINTERS) $(SOURCE)  ## Checks the code without running it. The last line
 
 $(SPHINX): requirements-docs.txt $(INSTALLED)
 	@echo 'docs: installing Sphinx'
-	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-compile --requirement $<
+	@$(INSTALL) --requirement $<
 	@touch $@
 
 docs: $(SPHINX) $(LIBRARIES)  ## Builds the site of the documentation in build/site. A warning is an error.

@@ -19,7 +19,7 @@ RELEASED: dict[str, str] = {}  # File -> SHA-256.
 _TIMEOUT_SECONDS = 60.
 # The flags that train small agents in minutes on two cores; other agents are trained with the paper's. On Pong they are
 # those of `make train`.
-FLAGS = {
+TRAINING_FLAGS = {
     ('impala', 'pong'): (
         '--torso=shallow --torso_precision=auto --centre_pixels --num_environments=64 --batch_size=8 '
         '--learning_rate=1.6e-3 --rmsprop_decay=0.9 --rmsprop_epsilon=1e-5 --clip_gradient_norm=20 --vtrace_lambda=0.9 '
@@ -55,7 +55,7 @@ def find(agent: str, level: str, runs: str) -> str:
 
 def _command(agent, level, logdir):
   suite = 'dmlab30' if level in dmlab.LEVELS else 'atari57'
-  flags = FLAGS.get((agent, level), '')
+  flags = TRAINING_FLAGS.get((agent, level), '')
   return ' '.join(f'python -m scalable_agents {agent}_{suite} --level_name={level} {flags} --logdir={logdir}'.split())
 
 

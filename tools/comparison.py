@@ -104,6 +104,11 @@ def mean_share(curve: Curve, measured: float) -> np.ndarray:
   return curve.shares[curve.frames >= (1 - measured) * curve.frames[-1]].mean(axis=0)
 
 
+def scores(curves: Sequence[Curve], measured: float) -> list[float]:
+  """Returns the score of each seed: the mean share of all tasks over the last part of the run."""
+  return [float(mean_share(curve, measured).mean()) for curve in curves]
+
+
 def _write_curves(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
   with open(file, 'w', encoding='utf-8', newline='') as stream:
     writer = csv.writer(stream, lineterminator='\n')

@@ -94,8 +94,7 @@ def _study(tool, name: str) -> Study:
     lines = [line._replace(flags=(*line.flags, *added)) for line in experiment.lines]
     curves = comparison.run(experiment._replace(lines=lines), comparison.Config(
         seeds=config.seeds, parallel=config.parallel, experiment=name, output=folder))
-    return {line: [float(comparison.mean_share(curve, experiment.measured).mean()) for curve in of_seeds]
-            for line, of_seeds in curves.items()}
+    return {line: comparison.scores(of_seeds, experiment.measured) for line, of_seeds in curves.items()}
 
   return Study(f'//tools:{tool.__name__.rpartition(".")[2]} --experiment={name}', experiment.frames, scores)
 
@@ -189,8 +188,8 @@ def _section(name: str, paper: Paper, studies: dict[str, dict[str, _Line]], verd
     first, second = ('{:.2f} ({:.2f} to {:.2f})'.format(*studies[claim.study][line].interval)
                      for line in (claim.first, claim.second))
     lines.append(f'| {claim.text} | {first} | {second} | {"yes" if verdict.holds else "**no**"}: {verdict.reason} |')
-  lines += ['', *(f'- {name}: `bazel run {study.program}`, {study.frames:,} environment frames per run.'
-                  for name, study in paper.studies.items()), '']
+  lines += ['', *(f'- {key}: `bazel run {study.program}`, {study.frames:,} environment frames per run.'
+                  for key, study in paper.studies.items()), '']
   return lines
 
 

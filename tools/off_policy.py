@@ -44,7 +44,6 @@ _SAMPLES = 8         # Of the sweep's 24.
 _RATES = ('--learning_rate=3e-3', '--entropy_cost=0.003')
 
 
-
 def _line(name: str, flags: Sequence[str], panel: str = '', agent: str = 'impala') -> comparison.Line:
   return comparison.Line(name, f'{agent}_atari57', ('catch',), (1,), flags, panel)
 
@@ -108,10 +107,11 @@ def draw_samples(variants: Mapping[str, Sequence[Sequence[comparison.Curve]]], m
   picture, ((curves_axes, scores_axes),) = drawing.grid(1, 2, 10, 4.2)
   best, styles = {}, {}
   for number, (name, samples) in enumerate(variants.items()):
-    samples = sorted(samples, reverse=True, key=lambda curves: np.mean(_scores(curves, measured)))
-    best[name] = [comparison.mean_curve(of_seed) for of_seed in zip(*samples[:3], strict=True)]
+    scores = np.array([comparison.scores(of_seeds, measured) for of_seeds in samples])
+    order = np.argsort(-scores.mean(axis=1), kind='stable')
+    best[name] = [comparison.mean_curve(of_seed) for of_seed in zip(*(samples[i] for i in order[:3]), strict=True)]
     styles[name] = drawing.line_style(number)
-    scores = np.array([_scores(curves, measured) for curves in samples])
+    scores = scores[order]
     scores_axes.errorbar(np.arange(1, len(scores) + 1), scores.mean(axis=1), scores.std(axis=1), marker='o',
                          markersize=3.5, elinewidth=0.8, **styles[name])
   comparison.draw_panel(curves_axes, best, 'mean of the best three samples', styles)
@@ -122,11 +122,6 @@ def draw_samples(variants: Mapping[str, Sequence[Sequence[comparison.Curve]]], m
   drawing.plain(scores_axes, 'both')
   drawing.title_and_legend(picture, 'Mean over seeds', [curves_axes])
   drawing.save(picture, file)
-
-
-def _scores(curves: Sequence[comparison.Curve], measured: float) -> list[float]:
-  """Returns the score of each seed."""
-  return [float(comparison.mean_share(curve, measured)[0]) for curve in curves]
 
 
 def main():

@@ -290,7 +290,7 @@ class TrainedAgentsTest(absltest.TestCase):
     makefile = (source_tree.ROOT / 'Makefile').read_text(encoding='utf-8').replace('\\\n', ' ')
     for agent in ('impala', 'r2d2'):
       flags = re.search(rf'(?m)^PONG_{agent} := (.*)$', makefile)[1].split()
-      self.assertEqual(['--level_name=pong', *trained_agents.FLAGS[agent, 'pong'].split()], flags)
+      self.assertEqual(['--level_name=pong', *trained_agents.TRAINING_FLAGS[agent, 'pong'].split()], flags)
 
 
 if __name__ == '__main__':
