@@ -105,7 +105,7 @@ A3C = dataclasses.replace(
     a2c.A2C,
     name='a3c',
     config=configs.A3cConfig,
-    validate=configs.validate_actor_critic,
+    validate=configs.validate_on_policy,
     network=Agent,
     work=work,
     loss=loss,

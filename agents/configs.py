@@ -167,9 +167,17 @@ class A2cConfig(ActorCriticConfig):
     return 'step' if self.batching == 'sync_step' else 'unroll'
 
 
-def validate_a2c(config: A2cConfig) -> None:
+def validate_on_policy(config: ActorCriticConfig) -> None:
   """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
   validate_actor_critic(config)
+  if config.policy_lag:
+    raise ValueError(f'--policy_lag={config.policy_lag}: want 0; the on-policy loss does not correct for stale '
+                     'parameters')
+
+
+def validate_a2c(config: A2cConfig) -> None:
+  """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
+  validate_on_policy(config)
   if config.synchronous and config.barrier != 'step':
     raise ValueError(f'--synchronous: want --batching=sync_step, got {config.batching}')
 

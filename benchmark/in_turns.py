@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from scalable_agents.processes import parent_death
 from scalable_agents.records import errors
 
-_RESAMPLES = 10_000
 _RATE, _COST = 'per_second', 'cpu_seconds'
 _NOT_OURS = 'environment/emulator_', 'environment/vector_env_'  # These are ale-py's.
 _DERIVED = 'bound_', 'end_to_end_'                               # Other figures say the same.
@@ -26,7 +26,7 @@ class Ratio(NamedTuple):
   """How many times as fast the new checkout is in one figure."""
   figure: str   # For example 'r2d2/learner/cpu_seconds'.
   ratio: float  # The geometric mean over the turns.
-  low: float    # The 95 % interval of this mean, from a bootstrap over the turns.
+  low: float    # The 95 % interval of this mean, by Student's t over the turns. NaN for a single turn.
   high: float
 
 
@@ -94,7 +94,13 @@ def compare(measure_old: Callable[[], Mapping[str, Any]], measure_new: Callable[
     report: called with the number of turns made so far.
   Returns:
     A Ratio for each figure that all measurements have.
+  Raises:
+    errors.UserError: SciPy is not installed.
   """
+  try:
+    from scipy import stats  # The other parts of the benchmark do without it.
+  except ImportError as error:
+    raise errors.UserError(f'--compare needs SciPy ({error}): {sys.executable} -m pip install scipy') from error
   logs: dict[str, list[float]] = {}
   for turn in range(turns):
     if turn % 2:
@@ -107,8 +113,11 @@ def compare(measure_old: Callable[[], Mapping[str, Any]], measure_new: Callable[
       logs.setdefault(name, []).append(float(np.log(new[name] / old[name])))
     order = list(new)
     report(turn + 1)
-  random = np.random.RandomState(0)
-  chosen = random.randint(turns, size=[_RESAMPLES, turns])
-  return [Ratio(name, *np.exp([np.mean(logs[name]), *np.percentile(
-      np.array(logs[name])[chosen].mean(axis=1), [2.5, 97.5])]).tolist())
-          for name in order if len(logs.get(name, ())) == turns]
+  ratios = []
+  for name in order:
+    if len(of_turns := logs.get(name, ())) == turns:
+      mean, half = np.mean(of_turns), np.nan
+      if turns > 1:
+        half = stats.t.ppf(0.975, turns - 1) * np.std(of_turns, ddof=1) / np.sqrt(turns)
+      ratios.append(Ratio(name, *np.exp([mean, mean - half, mean + half]).tolist()))
+  return ratios

@@ -145,7 +145,10 @@ def _checked(name, nest, spec) -> list[np.ndarray]:
     if array.shape != tuple(its_spec.shape) or not np.can_cast(array.dtype, dtype, 'same_kind'):
       raise ValueError(f'{name}, component {number}: want {its_spec.dtype.name} {list(its_spec.shape)}, got '
                        f'{array.dtype} {list(array.shape)}')
-    arrays.append(array.astype(dtype))  # A copy: an environment may use its arrays again.
+    converted = array.astype(dtype)  # A copy: an environment may use its arrays again.
+    if np.issubdtype(dtype, np.integer) and not np.array_equal(converted, array):
+      raise ValueError(f'{name}, component {number}: want numbers within {its_spec.dtype.name}, got {array}')
+    arrays.append(converted)
   return arrays
 
 

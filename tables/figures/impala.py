@@ -209,6 +209,9 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
     if hyper_parameter == 'learning_rate' and compared:
       axes.plot(*np.transpose(compared), color=drawing.LINES[1], linewidth=1.6, label='a run without a population')
     axes.set_yscale('log')
+    # A learning rate that decays to 0 would take most of a logarithmic axis.
+    if lowest := min((value for points in members[hyper_parameter] for _, value in points if value > 0), default=0):
+      axes.set_ylim(bottom=lowest / 10)
     axes.tick_params(which='minor', labelsize=8)
     axes.set_title(hyper_parameter, color=drawing.INK, loc='left', fontweight='bold', fontsize=10)
     drawing.frames_axis(axes)

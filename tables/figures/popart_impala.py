@@ -109,7 +109,9 @@ def _draw_meetings(axes: Any, rows: curves.Rows, metric: str, styles: Mapping[st
     if len(frames):
       means[name] = np.stack([frames, values.mean(axis=0)], axis=1)
   for name, (frames, score, ends) in meetings(means).items():
-    label = f'as good as {name} at {results.short(int(frames))} frames, 1/{ends / frames:.2g} of its frames'
+    label = f'as good as {name} at {results.short(int(frames))} frames'
+    if ends > frames:
+      label += f', 1/{ends / frames:.2g} of its frames'
     axes.plot([frames, frames], [0, score], color=styles[name]['color'], linewidth=1.2, linestyle=':', label=label)
 
 

@@ -104,6 +104,13 @@ class RunSettingsTest(parameterized.TestCase):
       configs.validate_a2c(configs.A2cConfig(synchronous=True, batching='dynamic_batching'))
 
 
+  @parameterized.parameters((configs.validate_a2c, configs.A2cConfig), (configs.validate_on_policy, configs.A3cConfig))
+  def test_stale_parameters_are_not_corrected(self, validate, config):
+    validate(config())
+    with self.assertRaisesRegex(ValueError, '^--policy_lag=3: want 0; the on-policy loss does not correct'):
+      validate(config(policy_lag=3))
+
+
 class RunTest(parameterized.TestCase):
 
   def setUp(self):

@@ -214,6 +214,7 @@ class WriterTest(parameterized.TestCase):
   @parameterized.parameters(
       (_row(done=False), (), 'the first row of a writer, or after a .*, must start an episode'),
       (_row(number=np.zeros(3, int)), (), r'row, component 1: want int32 \[2\], got int64 \[3\]'),
+      (_row(number=(0, 2**31)), (), r'row, component 1: want numbers within int32, got \[\s*0 2147483648\]'),
       (_row(number=np.zeros(2)), (), r'row, component 1: want int32 \[2\], got float64 \[2\]'),
       ({'done': True}, (), 'row: want a nest of arrays with the structure of row_spec'),
       (_row(), (1,), 'state: want a nest of arrays with the structure of state_spec'),

@@ -33,6 +33,9 @@ class PopulationTest(run_directories.TestCase):
                                  [(0, 4.), (9, 1.)]).axes[0]
     self.assertEqual(axes.lines[-1].get_label(), 'a run without a population')
     self.assertEqual([*axes.lines[-1].get_ydata()], [4., 1.])
+    axes = impala.draw_schedules({'learning_rate': [[(0, 1.), (9, 2.)]]}, {'learning_rate': []}, 'member_00',
+                                 [(0, 4.), (9, 1e-9)]).axes[0]
+    self.assertEqual(axes.get_ylim()[0], 0.1)  # A tenth of the population's lowest rate.
     self._make(0, 1.0, 500)
     sweep_run = run_directories.single_game(self.folder, 'sweep_run', curves={'pong': [1., 2.]},
                                             more={'learning_rate': [2., 1.]})

@@ -296,6 +296,16 @@ class InTurnsTest(parameterized.TestCase):
     self.assertBetween(ratio, low, high)
     self.assertLess(high - low, 0.1)
 
+  def test_the_interval_of_two_turns_is_wide(self):
+    speeds = iter([100., 110., 100., 121.])  # Old, new, new, old: ratios of 1.1 and 1 / 1.21.
+    measure = lambda: {'steps_per_second': next(speeds)}
+    (_, ratio, low, high), = in_turns.compare(measure, measure, turns=2)
+    logs = np.log([1.1, 1 / 1.21])
+    half = 12.7062 * abs(logs[0] - logs[1]) / 2  # A table of Student's t: one degree of freedom.
+    np.testing.assert_allclose(np.log([ratio, low, high]), np.mean(logs) + half * np.array([0, -1, 1]), rtol=1e-4)
+    speeds = iter([100., 110.])
+    np.testing.assert_allclose(in_turns.compare(measure, measure, turns=1)[0][1:], [1.1, np.nan, np.nan])
+
   def test_speeds_are_of_this_project_and_named_once(self):
     figures = {'bound_steps_per_second': 9., 'end_to_end_steps_per_second': 8., 'cores': 2,
                'end_to_end': {'steps_per_second': 8.}, 'dmlab': None, 'inference': {'16': {'cpu_seconds': 0.5}},

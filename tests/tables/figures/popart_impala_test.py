@@ -17,10 +17,10 @@ _GAMES = 'pong,breakout'
 
 class PopArtFiguresTest(run_directories.TestCase):
 
-  def _make(self, name, medians, mean=(1., 2.), pong=(-20., 10.), **flags):
+  def _make(self, name, medians, mean=(1., 2.), pong=(-20., 10.), frames=1000, **flags):
     """Makes a run of PopArt on two games, with two rows."""
     run_directories.make(
-        self.folder, name, frames=1000, curves={'pong': pong, 'breakout': [None, 20.]},
+        self.folder, name, frames=frames, curves={'pong': pong, 'breakout': [None, 20.]},
         more={'suite_score/median': medians, 'popart/mean/pong': mean, 'popart/scale/pong': [0.5, 0.25],
               'popart/mean/breakout': [0., 1.], 'popart/scale/breakout': [1., 1.]},
         **{'binary': 'popart_impala_atari57', 'level_name': _GAMES, 'value_normalization': 'popart'} | flags)
@@ -41,6 +41,14 @@ class PopArtFiguresTest(run_directories.TestCase):
     area = axes.collections[1].get_paths()[0].vertices
     self.assertEqual((area[:, 1].min(), area[:, 1].max()), (10., 50.))
     self.assertEqual(axes.get_ylabel(), 'median human-normalised score (%)')
+
+  def test_an_agent_that_ended_earlier_says_no_share_of_its_frames(self):
+    self._make('popart', [10., 30.])
+    self._make('multi_head', [5., 20.], frames=400, value_normalization='none')
+    axes, = pictures.panels(self, popart_figures.draw_scores, self._agents())
+    meeting = axes.lines[-1]
+    self.assertGreater(meeting.get_xdata()[0], 400)
+    self.assertRegex(meeting.get_label(), r'^as good as MultiHead-IMPALA at \d+ frames$')
 
   def test_statistics(self):
     self._make('run', [1., 2.])
