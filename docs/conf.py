@@ -5,6 +5,9 @@ import pathlib
 import re
 import sys
 
+from docutils import nodes
+from docutils.utils.math import latex2mathml
+
 import scalable_agents
 from scalable_agents.tools import reference
 
@@ -22,7 +25,11 @@ highlight_language = 'text'
 smartquotes = False  # It would print the flag --seed with a dash.
 
 # {{ NAME }} in a page stands for a table of the reference, which may have a class.
-myst_enable_extensions = ['substitution', 'attrs_block']
+# Formulas are written as GitHub reads them: $...$ in a line, and blocks of the language `math`.
+myst_enable_extensions = ['substitution', 'attrs_block', 'dollarmath']
+myst_dmath_allow_space = myst_dmath_allow_digits = False
+myst_fence_as_directive = ['math']
+html_math_renderer = 'mathml'
 myst_substitutions = reference.tables()
 myst_heading_anchors = 4  # Links to headings are those of GitHub.
 
@@ -76,9 +83,18 @@ def _skip(app, what, name, thing, skip, options):
   return name in reference.fields(kind) or None
 
 
+def _write_formula(self, node):
+  """Writes a formula in MathML, which browsers show without a script of another site. Called by Sphinx."""
+  is_block = isinstance(node, nodes.math_block)
+  formula = latex2mathml.tex2mathml(node.astext(), as_block=is_block)
+  self.body.append(f'<div class="formula">{formula}</div>' if is_block else formula)
+  raise nodes.SkipNode
+
+
 def setup(app):
   """Connects the functions above. Called by Sphinx."""
   app.connect('source-read', _link_sources)
   app.connect('autodoc-process-docstring', _describe, priority=100)  # Before napoleon.
   app.connect('autodoc-process-signature', _shorten)
   app.connect('autodoc-skip-member', _skip)
+  app.add_html_math_renderer('mathml', (_write_formula, None), (_write_formula, None))
