@@ -1,4 +1,4 @@
-"""Tests README.md: its length, agents, programs and badges. Also tests CITATION.cff and the links between all pages."""
+"""Tests README.md: its length, agents and badges. Also tests CITATION.cff and the links between all pages."""
 
 import re
 import tomllib
@@ -8,61 +8,44 @@ from absl.testing import parameterized
 import yaml
 
 import scalable_agents
-from scalable_agents import __main__
 from scalable_agents.agents import registry
 from scalable_agents.tests import source_tree
-
-_PAGES = sorted(str(path.relative_to(source_tree.ROOT)) for path in (
-    *source_tree.ROOT.glob('*.md'), *(source_tree.ROOT / 'docs').rglob('*.md')))
-
-
-def _read(page):
-  return (source_tree.ROOT / page).read_text(encoding='utf-8')
-
-
-def _without_code(text):
-  """Returns a page without its code blocks, in which # is a comment."""
-  return re.sub(r'^```.*?^```', '', text, flags=re.DOTALL | re.MULTILINE)
+from scalable_agents.tests.docs import pages
 
 
 def _anchors(text):
   """Returns the anchors of a page's headings, as GitHub makes them."""
-  headings = re.findall(r'^#+ (.*)$', _without_code(text), re.MULTILINE)
+  headings = re.findall(r'^#+ (.*)$', pages.without_code(text), re.MULTILINE)
   return {re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-') for heading in headings}
 
 
 class ReadmeTest(parameterized.TestCase):
 
   def test_it_has_at_most_900_words(self):
-    self.assertLessEqual(len(_read('README.md').split()), 900)
+    self.assertLessEqual(len(pages.read('README.md').split()), 900)
 
   def test_its_table_has_every_preset(self):
-    named = re.findall('`([a-z0-9_]+)`', _read('README.md'))
+    named = re.findall('`([a-z0-9_]+)`', pages.read('README.md'))
     self.assertContainsSubset(registry.PRESETS, named)
-
-  def test_its_programs_are_there(self):
-    named = re.findall(r'scalable-agents ([a-z]\w*)', _read('README.md'))
-    self.assertNotEmpty(named)
-    self.assertContainsSubset(named, __main__.programs())
 
   @parameterized.parameters('python', 'tensorflow', 'licence')
   def test_a_badge_is_true(self, name):
-    project = tomllib.loads(_read('pyproject.toml'))
+    project = tomllib.loads(pages.read('pyproject.toml'))
     first, end = re.fullmatch(r'>=3\.(\d+),<3\.(\d+)', project['project']['requires-python']).groups()
     true = {
         'python': f'3.{first} to 3.{int(end) - 1}',
-        'tensorflow': re.search('^tensorflow==(.*)$', _read('requirements.txt'), re.MULTILINE)[1],
+        'tensorflow': re.search('^tensorflow==(.*)$', pages.read('requirements.txt'), re.MULTILINE)[1],
         'licence': project['project']['license'].replace('-', ' ')}
-    self.assertIn(f'>{true[name]}</text>', _read(f'docs/badges/{name}.svg'))
-    self.assertRegex(_read('README.md'), rf'(?i)!\[{name} {true[name]}\]\(docs/badges/{name}\.svg\)')
+    self.assertIn(f'>{true[name]}</text>', pages.read(f'docs/badges/{name}.svg'))
+    self.assertRegex(pages.read('README.md'), rf'(?i)!\[{name} {true[name]}\]\(docs/badges/{name}\.svg\)')
 
 
 class CitationTest(absltest.TestCase):
 
   def test_it_has_the_version_and_the_papers(self):
-    citation = yaml.safe_load(_read('CITATION.cff'))
+    citation = yaml.safe_load(pages.read('CITATION.cff'))
     self.assertEqual(citation['version'], scalable_agents.__version__)
-    papers = tomllib.loads(_read('pyproject.toml'))['project']['urls'].values()
+    papers = tomllib.loads(pages.read('pyproject.toml'))['project']['urls'].values()
     self.assertCountEqual([reference['url'] for reference in citation['references']], papers)
     for entry in (citation, *citation['references']):
       self.assertContainsSubset({'title', 'authors', 'type'}, entry)
@@ -70,12 +53,12 @@ class CitationTest(absltest.TestCase):
 
 class LinksTest(parameterized.TestCase):
 
-  @parameterized.parameters(*_PAGES)
+  @parameterized.parameters(*pages.ALL)
   def test_links_of_a_page_lead_somewhere(self, page):
-    text = _read(page)
+    text = pages.read(page)
     folder = (source_tree.ROOT / page).parent
     broken = []
-    for link in re.findall(r'\]\(([^)\s]+)\)', _without_code(text)):
+    for link in re.findall(r'\]\(([^)\s]+)\)', pages.without_code(text)):
       if re.match('https?:', link):
         continue
       path, _, anchor = link.partition('#')

@@ -1,42 +1,39 @@
-"""Tests that the commands for tables in the pages read the runs that other commands there make: --runs and --logdir.
+"""Tests that the commands for tables in the pages read the runs that other commands there make: --runs and --logdir."""
 
-In a path, a variable of the shell stands for any text, here for x.
-"""
-
+import bisect
 import fnmatch
-import re
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.tests import source_tree
+from scalable_agents.tests.docs import commands
+from scalable_agents.tests.docs import pages
 
-_PAGES = ['README.md', *(str(path.relative_to(source_tree.ROOT))
-                         for path in sorted((source_tree.ROOT / 'docs').rglob('*.md')))]
-_VALUE = r'''("[^"]*"|'[^']*'|[^\s'"`]+)'''
-_AGENT = re.compile(r'(?://agents:|scalable_agents\.agents\.|scalable[_-]agents )(\w+)[^`\n]*--logdir=' + _VALUE)
 _FOLDERS = {'population': [f'/member_{index:02}' for index in range(24)],  # A launcher -> what it makes in --logdir.
             'laser_sweep': [f'/agent_{index:02}' for index in range(10)]}
 
 
-def _text(page):
-  """Returns a page with each command on one line."""
-  return (source_tree.ROOT / page).read_text(encoding='utf-8').replace('\\\n', ' ')
+def _values(page, flag):
+  """Returns (number of its heading, module, value) of each command in a page that has a flag."""
+  headings = [number for number, line in enumerate(pages.without_code(pages.read(page)).splitlines(), 1)
+              if line.startswith('##')]
+  found = []
+  for line, words in pages.calls(page):
+    module, arguments = commands.program(words)
+    found += [(bisect.bisect(headings, line), module, word.removeprefix(flag))
+              for word in arguments if word.startswith(flag)]
+  return found
 
 
-def _path(value):
-  """Returns a path without quotes and variables."""
-  return re.sub(r'\$\{[^}]*\}|\$\w+', 'x', value.strip('\'"').replace('$PWD/', ''))
+def _made(page):
+  """Returns the section and the run directories of each command that makes some."""
+  return [(section, [path + folder for folder in _FOLDERS.get(module.rpartition('.')[2], [''])])
+          for section, module, path in _values(page, '--logdir=') if module.startswith('scalable_agents.agents.')]
 
 
-def _made(text):
-  """Returns the run directories of each command that makes some."""
-  return [[_path(value) + folder for folder in _FOLDERS.get(program, [''])] for program, value in _AGENT.findall(text)]
-
-
-def _patterns(text):
-  """Returns the patterns of --runs in a text."""
-  return [pattern for value in re.findall('--runs=' + _VALUE, text) for pattern in _path(value).split(',')]
+def _read(page):
+  """Returns the section and each pattern of --runs in a page."""
+  return [(section, pattern) for section, _, value in _values(page, '--runs=') for pattern in value.split(',')]
 
 
 def _matches(pattern, path):
@@ -47,17 +44,17 @@ def _matches(pattern, path):
 
 class RunsTest(parameterized.TestCase):
 
-  @parameterized.parameters(*(page for page in _PAGES if _patterns(_text(page))))
+  @parameterized.parameters(*(page for page in pages.CHECKED if '--runs=' in pages.read(page)))
   def test_a_command_makes_the_runs_that_are_read(self, page):
-    made = [path for other in _PAGES for paths in _made(_text(other)) for path in paths]
-    unknown = [pattern for pattern in _patterns(_text(page)) if not any(_matches(pattern, path) for path in made)]
-    self.assertEmpty(unknown)
+    made = [path for other in pages.CHECKED for _, paths in _made(other) for path in paths]
+    self.assertEmpty([pattern for _, pattern in _read(page) if not any(_matches(pattern, path) for path in made)])
 
   @parameterized.parameters('laser.md', 'popart.md', 'r2d2.md', 'suites.md')
   def test_runs_are_read_in_the_section_that_makes_them(self, page):
-    sections = [text for text in re.split(r'\n##+ ', _text(f'docs/{page}')) if _patterns(text)]
-    unread = [paths[0] for text in sections for paths in _made(text)
-              if not any(_matches(pattern, path) for pattern in _patterns(text) for path in paths)]
+    read = _read(f'docs/{page}')
+    sections = {section for section, _ in read}
+    unread = [paths[0] for section, paths in _made(f'docs/{page}') if section in sections
+              if not any(_matches(pattern, path) for reader, pattern in read if reader == section for path in paths)]
     self.assertEmpty(unread)
 
   def test_a_star_does_not_match_a_slash(self):

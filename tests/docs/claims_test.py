@@ -1,0 +1,46 @@
+"""Tests what pages say that neither their code nor their commands show."""
+
+import re
+
+from absl.testing import absltest
+
+from scalable_agents.agents import configs
+from scalable_agents.agents import registry
+from scalable_agents.tests.docs import pages
+from scalable_agents.tools import reward_scales
+
+
+class ClaimsTest(absltest.TestCase):
+
+  def test_the_best_return_in_the_corridor(self):
+    text, names = pages.read('docs/environments.md'), {}
+    code, = (block.code for block in pages.blocks(text) if block.file == 'my_tasks.py')
+    exec(code, names)
+    environment = names['corridor'](seed=0, length=8)
+    environment.reset()
+    steps = [environment.step(1) for _ in range(7)]
+    self.assertTrue(steps[-1].last())
+    best = sum(step.reward for step in steps)
+    self.assertIn(f'the best return is {best:.2f}', text)
+
+  def test_every_experiment_with_reward_scales_is_shown(self):
+    self.assertEqual(set(re.findall(r'--experiment=(\w+)', pages.read('docs/popart.md'))),
+                     set(reward_scales.EXPERIMENTS))
+
+  def test_ablations_of_laser_have_as_many_new_unrolls_as_the_agent(self):
+    """Section 5.3 varies the replayed ones. With the flags of each row, for both suites."""
+    text = pages.read('docs/laser.md')
+    table = text[text.index('## Ablations'):text.index('## The paper')]
+    rows = [dict(re.findall(r'--(replay_share|batch_size)=([0-9.]+)', row)) for row in table.splitlines()
+            if row.startswith('|')]
+    flags = [(float(row['replay_share']), int(row['batch_size'])) for row in rows if row]
+    self.assertEqual({share for share, _ in flags}, {0., 0.5, 0.75, 0.875})
+    for config in (registry.PRESETS['laser_atari57'].config, registry.PRESETS['laser_dmlab30'].config):
+      of_agent = config.split_batch()[0]
+      for share, batch_size in flags:
+        online, _ = configs.LaserConfig(batch_size=batch_size, replay_share=share).split_batch()
+        self.assertEqual(online, of_agent, (share, batch_size))
+
+
+if __name__ == '__main__':
+  absltest.main()

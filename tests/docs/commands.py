@@ -1,0 +1,162 @@
+"""Checks commands of the pages as the programs do that they run, without running these."""
+
+import dataclasses
+import functools
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from unittest import mock
+
+from absl import flags
+
+from scalable_agents import __main__
+from scalable_agents.agents import registry
+from scalable_agents.cluster import cluster_config
+from scalable_agents.environments import dmlab
+from scalable_agents.environments import registry as environments
+from scalable_agents.launch import preset_flags
+from scalable_agents.population import population_config
+from scalable_agents.processes import python_path
+from scalable_agents.processes import quiet
+from scalable_agents.processes import run_flags
+from scalable_agents.records import settings
+from scalable_agents.tests import source_tree
+
+_programs = functools.cache(__main__.programs)
+_WITHOUT_FLAGS = ('check_wheel', 'doctor', 'test_summary')
+
+
+def program(words):
+  """Returns the module of this project that a command runs, and its arguments; ('', []) if it runs none.
+
+  Raises:
+    ValueError: there is no such program.
+  """
+  match words:
+    case ('bazel', 'run', target, *arguments):
+      return target.replace('//', 'scalable_agents.').replace(':', '.'), arguments[arguments[:1] == ['--']:]
+    case ('scalable-agents', name, *arguments) | ('python' | 'python3', '-m', 'scalable_agents', name, *arguments) if (
+        name != '--help'):
+      if name not in _programs():
+        raise ValueError(f'no such program: {name}')
+      return _programs()[name][0], arguments
+    case ('python' | 'python3', '-m', module, *arguments) if module.startswith('scalable_agents.'):
+      return module, arguments
+  return '', []
+
+
+def check(words):
+  """Raises an error if a command runs something of this project that does not exist or refuses its arguments."""
+  match words:
+    case ('make', *arguments):
+      return _check_make(arguments)
+    case ('bazel' | 'bazelisk', 'test', *arguments):
+      labels = [word for word in arguments if not word.startswith('--')]
+      return _check_files(label.removeprefix('//').removesuffix('...').replace(':', '/') for label in labels)
+    case ('python' | 'python3', file, *_) if file.endswith('.py'):
+      return _check_files([file])
+  module, arguments = program(words)
+  name = module.rpartition('.')[2]
+  if name == 'train':
+    names = [word.removeprefix('--agent=') for word in arguments if word.startswith('--agent=')]
+    _check_agent(*names or [''], [word for word in arguments if not word.startswith('--agent=')])
+  elif name in registry.PRESETS:
+    if arguments:  # Without them, the text only names the program.
+      _check_agent(name, arguments)
+  elif module and name not in _WITHOUT_FLAGS:
+    _check_program(module, arguments)
+
+
+def _check_files(paths):
+  for path in paths:
+    if not any((source_tree.ROOT / f'{path}{ending}').exists() for ending in ('', '.py')):
+      raise ValueError(f'no such file: {path}')
+
+
+def _check_make(arguments):
+  """Checks the targets and the variables, and the programs of this project that `make` would run."""
+  makefile = (source_tree.ROOT / 'Makefile').read_text(encoding='utf-8')
+  for variable in re.findall(r'^(\w+)=', '\n'.join(arguments), re.MULTILINE):
+    if not re.search(rf'^{variable} \?=', makefile, re.MULTILINE):
+      raise ValueError(f'the Makefile has no variable {variable}')
+  done = subprocess.run(['make', '--dry-run', *arguments], cwd=source_tree.ROOT, text=True, capture_output=True,
+                        check=False)
+  if done.returncode:
+    raise ValueError(done.stderr)
+  for line in done.stdout.replace('\\\n', ' ').splitlines():
+    if line.startswith('.venv/bin/python -m scalable_agents'):
+      check(('python', *shlex.split(line)[1:]))
+
+
+def _check_program(module, arguments):
+  """Checks a program, and what it passes on to an agent, if there are arguments. Else, checks that it exists."""
+  defaults, takes_others, validate = _read(module)
+  if not arguments:
+    return
+  names = {field.name for field in dataclasses.fields(defaults)} | {'help'}
+  own = [word for word in arguments
+         if not takes_others or re.match('-*([a-z_]*)', word)[1].removeprefix('no') in names]
+  flag_values = _parse(lambda values: run_flags.define(defaults, values), own)
+  if flag_values['help'].value:
+    return
+  config = run_flags.config_from_flags(type(defaults), validate, flag_values=flag_values)
+  if takes_others:
+    shares = getattr(config, 'share', False) or getattr(config, 'share_replay', False)  # Of laser_sweep, population.
+    others = [word for word in arguments if word not in (*own, '--')]
+    _check_agent(config.agent, others + ['--shared_replay=localhost:20000'] * shares)
+
+
+@functools.cache
+def _read(module):
+  """Reads what a program is, without running it.
+
+  Returns:
+    The defaults of its flags, whether it passes other flags on to an agent, and its function that checks its config.
+  """
+  parts, takes_others = [], []
+  with mock.patch.object(run_flags, 'define', parts.append), mock.patch.object(quiet, 'start'), mock.patch.object(
+      run_flags, 'run_main', lambda _, **named: takes_others.append(bool(named))):
+    names = runpy.run_module(module, run_name='__main__')
+  defaults, = parts
+  home = names if type(defaults).__module__ == '__main__' else vars(sys.modules[type(defaults).__module__])
+  return defaults, takes_others[-1], home.get('validate', settings.check)
+
+
+def _check_agent(name, arguments):
+  """Checks the flags of an agent's program together, as the program does, and that the levels exist."""
+  preset = registry.find(name)
+  agent = python_path.load(preset.agent)
+  flag_values = _parse(lambda values: preset_flags.define(preset, values), arguments)
+  if flag_values['help'].value:
+    return
+  read = functools.partial(run_flags.config_from_flags, flag_values=flag_values)
+  config = read(agent.config, agent.validate)
+  read(population_config.PopulationConfig, population_config.validate)
+  read(cluster_config.ClusterConfig, cluster_config.validate)
+  run = agent.complete_run(config, read(type(preset.run)))
+  if config.sweep_index >= agent.sweep.num_samples:
+    raise ValueError(f'--sweep_index={config.sweep_index}: want at most {agent.sweep.num_samples - 1}')
+  for level in environments.expand(config.level_name):
+    _check_level(level)
+  if run.mode == 'train':  # An evaluation has the settings of its run.
+    read(type(preset.protocol)).validate(environments.expand(config.level_name))
+
+
+@functools.cache
+def _check_level(level):
+  if level not in dmlab.LEVELS:  # They need DeepMind Lab.
+    environments.check(level)
+
+
+def _parse(define, arguments):
+  """Parses arguments as a program does that has --help and the flags that `define` defines. Returns the flags."""
+  flag_values = flags.FlagValues()
+  flags.DEFINE_bool('help', False, '', flag_values=flag_values)
+  define(flag_values)
+  # The folder of the photographs is the reader's.
+  rest = flag_values(['program', *(re.sub('(?<=--dataset_path=).*', dmlab.DUMMY_DATASET, word) for word in arguments)])
+  if rest != ['program']:
+    raise ValueError(f'no such argument: {rest[1:]}')
+  return flag_values
