@@ -22,6 +22,7 @@ INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)$(if $(GPU)
 LIBRARIES := ops/_ops.so environments/_pixels.so
 LINTERS := $(INSTALLED)-lint
 SPHINX := $(INSTALLED)-docs
+TASKS := $(INSTALLED)-evidence
 SITE := build/site
 # A link to this folder under the package's name. pyright and editors find the package there; they cannot follow the
 # editable install, because the root of the repository is the package.
@@ -136,7 +137,12 @@ wheel-test: wheel  ## Installs that wheel in an environment of its own, without 
 benchmark: setup  ## Measures the speed of each part and of the whole training.
 	$(PYTHON) -m scalable_agents.tools.benchmark --torso_precision=$(PRECISION) $(ARGS)
 
-evidence: setup  ## Checks claims of the papers on small tasks, and writes results/evidence/evidence.md.
+$(TASKS): requirements-evidence.txt $(INSTALLED)
+	@echo 'evidence: installing POPGym and bsuite'
+	@$(INSTALL) --requirement $<
+	@touch $@
+
+evidence: setup $(TASKS)  ## Checks claims of the papers on small tasks, and writes results/evidence/evidence.md.
 	$(PYTHON) -m scalable_agents.tools.evidence $(ARGS)
 
 gpu-proof: setup  ## Measures what an NVIDIA card does here, in 8 minutes. On the CPU, in small: ARGS=--device=cpu.

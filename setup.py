@@ -117,6 +117,7 @@ setuptools.setup(
     extras_require={
         'gpu': _dependencies('requirements-gpu.txt'),
         'plots': _dependencies('requirements-plots.txt'),
+        'evidence': _dependencies('requirements-plots.txt', 'requirements-evidence.txt'),
         'dev': _dependencies('requirements-dev.txt', 'requirements-lint.txt'),
     },
     script_name='setup.py',  # Otherwise setuptools takes this file for a module of the root package.

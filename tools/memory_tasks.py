@@ -1,12 +1,19 @@
-"""Compares R2D2's strategies for recurrent states in replay on a small built-in task.
+"""Compares R2D2's strategies for recurrent states in replay on small tasks.
 
   bazel run //tools:memory_tasks -- --experiment=states --seeds=5
 
 Kapturowski et al. 2019, section 3 and figure 4. The experiments are:
 
-  states  Stored states with a burn-in, stored states, and zero states. A sequence has at most 8 steps, and the question
-          comes 8 to 15 steps after the cue, so that only a state at the start of a sequence has the answer.
-  memory  R2D2 with its LSTM, and without it (the Feed-Forward ablation).
+  states           Stored states with a burn-in, stored states, and zero states on the built-in task recall_late. A
+                   sequence has at most 8 steps, and the question comes 8 to 15 steps after the cue, so that only a
+                   state at the start of a sequence has the answer.
+  memory           R2D2 with its LSTM, and without it (the Feed-Forward ablation), on the same task.
+  repeat_previous  All of these on POPGym's RepeatPreviousEasy (Morad et al. 2023): the agent sees a card at each step,
+                   and names the suit of the card of three steps before. Guesses give -0.5 on average.
+  memory_len       R2D2 and Feed-Forward on bsuite's memory_len (Osband et al. 2020): the agent sees a bit at the first
+                   of 13 steps, and names it at the last one. Guesses give 0.
+
+The last two need packages of others: `pip install '.[evidence]'`.
 
 The runs are synchronous, so each is determined by its seed. The program prints a table, and writes EXPERIMENT.csv (the
 learning curves) and EXPERIMENT.png to --output, beside the run directories. The same command continues after an
@@ -19,25 +26,35 @@ from scalable_agents.processes import run_flags
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import comparison
 
-_FLAGS = ('--sequence_length=4', '--sequence_period=2', '--unroll_length=10', '--batch_size=32',
-          '--samples_per_period=2.13', '--replay_capacity=2_000', '--replay_minimum_size=100', '--learning_rate=1e-3',
-          '--target_update_interval=50', '--n_step=3', '--num_environments=16', '--num_environment_workers=1',
-          '--synchronous')
+_FLAGS = ('--batch_size=32', '--samples_per_period=2.13', '--replay_minimum_size=100', '--learning_rate=1e-3',
+          '--target_update_interval=50', '--num_environments=16', '--num_environment_workers=1', '--synchronous')
+# Sequences that are shorter than the time from the cue to the question.
+_SHORT = ('--sequence_length=4', '--sequence_period=2', '--unroll_length=10', '--n_step=3', '--replay_capacity=2_000')
 
 
-def _experiment(lines: dict[str, tuple[str, ...]]) -> comparison.Experiment:
-  return comparison.Experiment(('recall_late',), 30_000, _FLAGS, [
-      comparison.Line(name, 'r2d2_atari57', ('recall_late',), (1,), flags) for name, flags in lines.items()], 1 / 3)
+def _experiment(task: str, level: str, frames: int, flags: tuple[str, ...],
+                lines: dict[str, tuple[str, ...]]) -> comparison.Experiment:
+  """Returns an experiment on a level whose best return is 1."""
+  return comparison.Experiment((task,), frames, (*_FLAGS, *flags), [
+      comparison.Line(name, 'r2d2_atari57', (level,), (1,), flags_of_line) for name, flags_of_line in lines.items()],
+                               1 / 3)
 
 
-_STORED, _BURN_IN = '--recurrent_state=stored', '--burn_in=4'
+_STORED, _ZERO, _BURN_IN = '--recurrent_state=stored', '--recurrent_state=zero', '--burn_in=4'
+_STATES = {
+    'stored states with a burn-in': (_STORED, _BURN_IN), 'stored states': (_STORED, '--burn_in=0'),
+    'zero states with a burn-in': (_ZERO, _BURN_IN), 'zero states': (_ZERO, '--burn_in=0')}
+_FEED_FORWARD = {'Feed-Forward': ('--nouse_lstm', '--burn_in=0')}
+_MEMORY = {'R2D2': (_STORED, _BURN_IN)} | _FEED_FORWARD
 EXPERIMENTS = {
-    'states': _experiment({
-        'stored states with a burn-in': (_STORED, _BURN_IN), 'stored states': (_STORED, '--burn_in=0'),
-        'zero states with a burn-in': ('--recurrent_state=zero', _BURN_IN),
-        'zero states': ('--recurrent_state=zero', '--burn_in=0')}),
-    'memory': _experiment({
-        'R2D2': (_STORED, _BURN_IN), 'Feed-Forward': ('--nouse_lstm', '--burn_in=0')}),
+    'states': _experiment('recall_late', 'recall_late', 30_000, _SHORT, _STATES),
+    'memory': _experiment('recall_late', 'recall_late', 30_000, _SHORT, _MEMORY),
+    'repeat_previous': _experiment(
+        'RepeatPreviousEasy', 'gymnasium:popgym:popgym-RepeatPreviousEasy-v0', 24_000,
+        ('--sequence_length=8', '--sequence_period=4', '--unroll_length=12', '--n_step=1', '--replay_capacity=20_000'),
+        _STATES | _FEED_FORWARD),
+    'memory_len': _experiment(
+        'memory_len', 'dm_env:bsuite.environments.memory_chain:MemoryChain?memory_length=12', 24_000, _SHORT, _MEMORY),
 }
 
 
