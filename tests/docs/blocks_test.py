@@ -30,7 +30,8 @@ from scalable_agents.tools import reference
 
 _PYTHON = ('python', '{code-cell}')
 _NOT_CODE = ('math', 'text', '{eval-rst}', '{include}', '{literalinclude}', '{toctree}')  # Sphinx checks directives.
-_FLAGS_OF_OTHERS = {'config', 'exclusive', 'fix', 'flagfile', 'help', 'no', 'nodes', 'platform', 'python', 'replicas'}
+_FLAGS_OF_OTHERS = {'build', 'config', 'exclusive', 'fix', 'flagfile', 'gpus', 'help', 'no', 'nodes', 'platform',
+                    'python', 'replicas'}
 _SMALL = ('--total_environment_frames=400', '--num_environments=4', '--num_environment_workers=1', '--batch_size=4')
 _FAULTS = (ValueError, ImportError, errors.UserError, flags.Error)
 

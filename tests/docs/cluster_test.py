@@ -3,10 +3,12 @@
 import json
 import os
 import pathlib
+import re
 import shlex
 import stat
 import subprocess
 import sys
+import tomllib
 
 from absl import flags
 from absl.testing import absltest
@@ -193,6 +195,38 @@ class SlurmTest(absltest.TestCase):
     for values in self._start(1):
       self.assertEqual((values.job_name, values.learner_addresses, values.logdir, values.num_environments),
                        ('', '', 'runs/slurm', 'auto'))
+
+
+class DockerfileTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    text = (source_tree.ROOT / 'Dockerfile').read_text(encoding='utf-8')
+    self.lines = [line for line in text.splitlines() if line and not line.startswith('#')]
+
+  def _arguments(self, instruction):
+    return [line.split()[1:] for line in self.lines if line.startswith(instruction + ' ')]
+
+  def test_what_it_copies_is_there_and_not_ignored(self):
+    ignored = (source_tree.ROOT / '.dockerignore').read_text(encoding='utf-8').split()
+    copied = [name for *names, _ in self._arguments('COPY') if not names[0].startswith('--from=') for name in names]
+    self.assertEqual(copied, ['requirements.txt', 'requirements-gpu.txt', '.'])
+    for name in copied:
+      self.assertTrue((source_tree.ROOT / name).exists(), name)
+      self.assertNotIn(name, ignored)
+
+  def test_it_builds_with_the_pinned_backend_and_the_oldest_python(self):
+    backend, = re.findall(r'setuptools==[\d.]+', '\n'.join(self.lines))
+    project = tomllib.loads((source_tree.ROOT / 'pyproject.toml').read_text(encoding='utf-8'))
+    self.assertIn(backend, project['build-system']['requires'])
+    oldest = re.match(r'>=([\d.]+)', project['project']['requires-python'])[1]
+    self.assertEqual({image for image, *_ in self._arguments('FROM')}, {f'python:{oldest}-slim-bookworm'})
+
+  def test_its_program_and_its_name_are_those_of_the_other_files(self):
+    program, = json.loads(self._arguments('ENTRYPOINT')[0][0])
+    project = tomllib.loads((source_tree.ROOT / 'pyproject.toml').read_text(encoding='utf-8'))
+    self.assertIn(program, project['project']['scripts'])
+    self.assertIn(f'image: {program}:latest', (_FOLDER / 'kubernetes.yaml').read_text(encoding='utf-8'))
 
 
 if __name__ == '__main__':
