@@ -53,7 +53,7 @@ PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=auto --centre_p
   --samples_per_period=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \
   --replay_capacity=60_000 --replay_minimum_size=4_000 --nosave_replay --total_environment_frames=10_000_000
 
-.PHONY: help setup packages train test lint docs wheel wheel-test benchmark evidence gpu-proof doctor clean
+.PHONY: help setup packages train test lint docs notebooks wheel wheel-test benchmark evidence gpu-proof doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## Shows this list.
@@ -124,6 +124,13 @@ docs: $(SPHINX) $(LIBRARIES)  ## Builds the site of the documentation in build/s
 	@rm -rf $(SITE)
 	@$(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going docs $(SITE)
 	@echo 'docs: $(SITE)/index.html'
+
+notebooks: $(SPHINX)  ## Makes files for Jupyter of the notebooks in docs/tutorials, in build/notebooks.
+	@mkdir -p build/notebooks
+	@for page in $$(grep --files-with-matches '^jupytext:' docs/tutorials/*.md); do \
+	  $(VENV)/bin/jupytext --quiet --output build/notebooks/$$(basename $$page .md).ipynb $$page || exit 1; \
+	done
+	@ls build/notebooks
 
 wheel: $(LIBRARIES)  ## Builds a wheel in dist/. It installs without a compiler, with Python 3.11 to 3.13.
 	@rm -rf dist

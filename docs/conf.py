@@ -15,7 +15,7 @@ project = 'scalable_agents'
 version = release = scalable_agents.__version__
 copyright = 'the authors of scalable_agents. Apache License 2.0'
 
-extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
+extensions = ['myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
 html_theme = 'furo'
 html_title = 'scalable_agents'
 html_static_path = ['_static']
@@ -23,6 +23,12 @@ html_css_files = ['site.css']
 html_copy_source = False
 highlight_language = 'text'
 smartquotes = False  # It would print the flag --seed with a dash.
+
+# Pages with code cells run while the site is built. What TensorFlow prints about the machine is left out.
+nb_execution_mode = 'force'
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_output_stderr = 'remove'
 
 # {{ NAME }} in a page stands for a table of the reference, which may have a class.
 # Formulas are written as GitHub reads them: $...$ in a line, and blocks of the language `math`.
