@@ -34,6 +34,11 @@ class Selection(NamedTuple):
   epsilon: float = 0.   # Probability of a random action, for EPSILON.
 
 
+class ActionOutput(NamedTuple):
+  """The behaviour output of an agent whose loss needs to know nothing of the behaviour policy but the action."""
+  action: tf.Tensor  # [...] int32.
+
+
 def example_input(observation_spec) -> ActorInput:
   """Returns a row of zeros for one actor, for example to create a network's variables.
 
@@ -97,6 +102,20 @@ def select(logits: tf.Tensor, selection: Selection, seed) -> tf.Tensor:
   if selection.kind == EPSILON:
     return epsilon_greedy(logits, selection.epsilon, seed)
   return sample(logits, seed)
+
+
+def select_by_value(values: tf.Tensor, selection: Selection, training_epsilon: float | tf.Tensor, seed) -> tf.Tensor:
+  """Selects actions by their values: [B, A] float32 -> [B] int32. In training, epsilon-greedily.
+
+  Args:
+    values: [B, A] float32, Q of each action.
+    selection: how actions are selected. The kind is TRAINING, GREEDY or EPSILON.
+    training_epsilon: probability of a random action in training, [] or [B] float32, for example from `ladder`.
+    seed: [2] int64; the actions are a function of it.
+  """
+  if selection.kind == GREEDY:
+    return greedy(values)
+  return epsilon_greedy(values, selection.epsilon if selection.kind == EPSILON else training_epsilon, seed)
 
 
 def ladder(place: tf.Tensor, base: float, exponent: float, num_actors: int = 0) -> tf.Tensor:

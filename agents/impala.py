@@ -46,7 +46,11 @@ class BehaviourOutput(NamedTuple):
 
 
 class Agent(snt.Module):
-  """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3. Pixel control has one more head."""
+  """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3. Pixel control has one more head.
+
+  Attributes:
+    num_features: D, the number of inputs of the heads; see NetworkOutput.features.
+  """
 
   def __init__(self, spec: agent_lib.EnvironmentSpec, config: configs.ActorCriticConfig, num_baselines: int = 1,
                name: str = 'agent'):
@@ -76,10 +80,12 @@ class Agent(snt.Module):
     else:
       raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(spec.observation)}")
     self._language = networks.LanguageEncoder(seeds) if 'instruction' in spec.observation else None
-    num_features = 256 + (networks.LANGUAGE_SIZE if self._language else 0)
-    self._core = networks.LSTMCore(
-        num_features + 1 + spec.num_actions, 256, seeds,
-        networks.compute_type(config.lstm_precision)) if config.use_lstm else None
+    self.num_features = 256 + (networks.LANGUAGE_SIZE if self._language else 0)
+    self._core = None
+    if config.use_lstm:
+      self._core = networks.LSTMCore(self.num_features + 1 + spec.num_actions, 256, seeds,
+                                     networks.compute_type(config.lstm_precision))
+      self.num_features = 256
     self._policy = networks.Linear(spec.num_actions, seeds, 'policy')
     self._baseline = networks.Linear(num_baselines, seeds, 'baseline')
     self._pixel_control = None
@@ -90,7 +96,7 @@ class Agent(snt.Module):
     # The first call of a layer creates its variables.
     self.step(acting.example_input(spec.observation), self.initial_state(1), tf.zeros([2], tf.int32))
     for head in self._learner_heads:
-      head(tf.zeros([1, 256 if self._core else num_features]))
+      head(tf.zeros([1, self.num_features]))
 
   @property
   def _learner_heads(self):
@@ -167,8 +173,14 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.ImpalaConfig) 
       Its observations come from `Agent.prepare`.
     config: configs.ImpalaConfig; its `entropy_cost` may be a variable.
   """
-  unroll, steps = batch.unroll, unroll_lib.steps(batch.unroll)
-  output, _ = agent.unroll(acting.inputs_of(unroll), unroll.agent_state)
+  output, _ = agent.unroll(acting.inputs_of(batch.unroll), batch.unroll.agent_state)
+  return loss_of_output(agent, batch.unroll, output, config)
+
+
+def loss_of_output(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput,
+                   config: configs.ImpalaConfig) -> learner_step.Loss:
+  """The loss for given outputs of the network, [T+1, B, ...], for an agent that adds a term of its own; see `loss`."""
+  steps = unroll_lib.steps(unroll)
   v_tm1, v_t = output.baseline[:-1, :, 0], output.baseline[1:, :, 0]                       # [T, B] each.
   r_t = losses.transform_rewards(steps.r_t, config.reward_transform)
   log_pi_tm1 = policies.categorical(output.policy_logits[:-1]).log_prob(steps.a_tm1)

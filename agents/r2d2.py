@@ -105,12 +105,8 @@ class Agent(snt.Module):
         inputs._replace(done=resets(inputs, self._config), observation=self.prepare(inputs.observation)),
         agent_state.network)
     step = tf.where(_starts(inputs, self._config), 0, agent_state.episode_step)
-    if selection.kind == acting.GREEDY:
-      action = acting.greedy(values)
-    else:
-      ladder = self._config.epsilon_base, self._config.epsilon_exponent, self._config.num_actors
-      epsilon = selection.epsilon if selection.kind == acting.EPSILON else acting.ladder(inputs.actor_place, *ladder)
-      action = acting.epsilon_greedy(values, epsilon, seed)
+    ladder = self._config.epsilon_base, self._config.epsilon_exponent, self._config.num_actors
+    action = acting.select_by_value(values, selection, acting.ladder(inputs.actor_place, *ladder), seed)
     return BehaviourOutput(action, tf.gather(values, action, batch_dims=1), tf.reduce_max(values, axis=-1),
                            agent_state.network, step), ActorState(new_state, step + 1)
 
@@ -208,14 +204,6 @@ def _delta_q(agent, batch, values, config):
   return differences
 
 
-def update_target(agent: Agent, config: configs.R2d2Config, unused_gathered: Any,
-                  updates: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
-  """Copies the online network to the target network after each target_update_interval. See Definition.after_update."""
-  is_time = updates % config.target_update_interval == 0
-  return [(target, tf.where(is_time, online, target))
-          for target, online in zip(agent.target.variables, agent.online.variables, strict=True)]
-
-
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.R2d2Config,
                     seed: int, unused_parameters: Any) -> replay_experience.ReplayExperience:
   """Makes the replay; see Definition."""
@@ -243,7 +231,7 @@ R2D2 = definition.Definition(
         variables, config.adam_beta1, config.adam_beta2, config.adam_epsilon),
     tuned=lambda config: {'learning_rate': True, 'adam_epsilon': True,
                           'clip_gradient_norm': config.clip_gradient_norm > 0},
-    after_update=update_target,
+    after_update=q_learning.update_target,
     make_experience=make_experience,
     to_send=to_send,
     steps_between_fetches=lambda config: 100,  # 400 frames, table 2.

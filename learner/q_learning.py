@@ -1,7 +1,9 @@
-"""Q-learning on sequences: n-step targets, and the priorities and importance weights of a prioritised replay.
+"""Q-learning on sequences: n-step targets, the target network, and a prioritised replay's priorities and weights.
 
 Kapturowski et al. 2019 (R2D2), section 2.3; Schaul et al. 2016, "Prioritized experience replay".
 """
+
+from typing import Any
 
 import tensorflow as tf
 
@@ -43,6 +45,25 @@ def n_step_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap_values: t
   for k in reversed(range(n)):
     targets = rewards[k:k + num_steps] + discounts[k:k + num_steps] * targets
   return tf.stop_gradient(targets)
+
+
+def update_target(agent: Any, config: Any, unused_gathered: Any,
+                  updates: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
+  """Copies the online network to the target network after every `target_update_interval` updates.
+
+  It is the Definition.after_update of an agent with a target network.
+
+  Args:
+    agent: has the networks `online` and `target`, modules with the same variables.
+    config: has the setting `target_update_interval`.
+    unused_gathered: Loss.gathered.
+    updates: [] int64, the number of updates.
+  Returns:
+    Pairs of a variable of the target network and its new value.
+  """
+  is_time = updates % config.target_update_interval == 0
+  return [(target, tf.where(is_time, online, target))
+          for target, online in zip(agent.target.variables, agent.online.variables, strict=True)]
 
 
 def sequence_priorities(td_errors: tf.Tensor, mask: tf.Tensor, eta: float) -> tf.Tensor:

@@ -151,7 +151,8 @@ class ImportsTest(parameterized.TestCase):
   def test_every_folder_of_modules_is_a_package_that_setup_installs(self):
     setup = (source_tree.ROOT / 'setup.py').read_text(encoding='utf-8')
     folders = {path.parent for path in source_tree.ROOT.glob('*/*.py') if path.parent.name.isidentifier()}
-    for folder in folders - {source_tree.ROOT / 'docs'}:  # Its conf.py is Sphinx's.
+    # The conf.py of docs is Sphinx's, and users copy the examples.
+    for folder in folders - {source_tree.ROOT / 'docs', source_tree.ROOT / 'examples'}:
       self.assertTrue((folder / '__init__.py').exists(), folder)
       self.assertEqual(f"'{folder.name}'" in setup, folder.name != 'tests', folder)
 

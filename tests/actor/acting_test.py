@@ -59,6 +59,12 @@ class ActingTest(absltest.TestCase):
     np.testing.assert_array_equal(select(acting.EPSILON, 0.3),
                                   acting.epsilon_greedy(self.preferences, 0.3, self.seed))
 
+  def test_selects_by_values_as_it_is_told(self):
+    select = lambda *selection: acting.select_by_value(
+        self.preferences, acting.Selection(*selection), 0.5, self.seed).numpy()
+    for epsilon, selection in ((0.5, (acting.TRAINING,)), (0.3, (acting.EPSILON, 0.3)), (0., (acting.GREEDY,))):
+      np.testing.assert_array_equal(select(*selection), acting.epsilon_greedy(self.preferences, epsilon, self.seed))
+
   def test_a_seed_determines_the_actions(self):
     for select in (acting.sample, lambda preferences, seed: acting.epsilon_greedy(preferences, 0.5, seed)):
       draw = lambda number: select(self.preferences, tf.constant([7, number], tf.int64)).numpy()

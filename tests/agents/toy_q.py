@@ -21,6 +21,7 @@ from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.experience import experience
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import optimizers
+from scalable_agents.learner import q_learning
 from scalable_agents.networks import networks
 from scalable_agents.records import runtime_config
 from scalable_agents.records.settings import setting
@@ -41,11 +42,6 @@ class ToyConfig(runtime_config.RuntimeConfig):
   target_update_interval: int = setting(20, 'Updates between two copies of the network to the target.', at_least=1)
   learning_rate: float = setting(1e-3, 'Learning rate.', at_least=0)
   clip_gradient_norm: float = setting(10., 'Largest norm of the gradient.', at_least=0)
-
-
-class BehaviourOutput(NamedTuple):
-  """The learner reads nothing of the behaviour policy but the action."""
-  action: tf.Tensor  # [...] int32.
 
 
 class QNetwork(snt.Module):
@@ -81,10 +77,8 @@ class Agent(snt.Module):
 
   def step(self, inputs, agent_state, seed, selection=acting.Selection()):
     values = self.online(inputs.observation['pixels'])
-    if selection.kind == acting.GREEDY:
-      return BehaviourOutput(acting.greedy(values)), agent_state
-    epsilon = selection.epsilon if selection.kind == acting.EPSILON else acting.ladder(inputs.actor_place, 0.4, 7)
-    return BehaviourOutput(acting.epsilon_greedy(values, epsilon, seed)), agent_state
+    epsilon = acting.ladder(inputs.actor_place, 0.4, 7)
+    return acting.ActionOutput(acting.select_by_value(values, selection, epsilon, seed)), agent_state
 
 
 class Feedback(NamedTuple):
@@ -105,12 +99,6 @@ def loss(agent, batch, config):
   priority = tf.reduce_mean(tf.abs(td_errors), axis=0)
   return learner_step.Loss(total, {'loss/values': total}, {'mean_priority': tf.reduce_mean(priority)},
                            Feedback(priority, unroll.stream_id, unroll.index), gathered=unroll.level_id)
-
-
-def update_target(agent, config, unused_gathered, updates):
-  is_time = updates % config.target_update_interval == 0
-  return [(target, tf.where(is_time, online, target))
-          for target, online in zip(agent.target.variables, agent.online.variables, strict=True)]
 
 
 class Replay(experience.Experience):
@@ -176,7 +164,7 @@ TOY_Q = definition.Definition(
     network=Agent,
     loss=loss,
     make_optimizer=lambda variables, config: optimizers.Adam(variables, 0.9, 0.999, 1e-5),
-    after_update=update_target,
+    after_update=q_learning.update_target,
     make_experience=Replay,
     sweep=sweep.Sweep({'learning_rate': sweep.LogUniform(1e-4, 1e-2)}, num_samples=4),
 )
