@@ -133,10 +133,10 @@ PAPERS = {
     'r2d2': Paper(
         'R2D2 (Kapturowski et al. 2019): recurrent states in replay, sections 3 and 5',
         {name: _study(memory_tasks, name) for name in memory_tasks.EXPERIMENTS},
-        [Claim('recall_late: stored states > zero states', 'states', 'stored states', 'zero states'),
-         Claim('recall_late: a burn-in alone is not enough', 'states', 'stored states with a burn-in',
+        [Claim('recall_late: stored states > zero states', 'recall_late', 'stored states', 'zero states'),
+         Claim('recall_late: a burn-in alone is not enough', 'recall_late', 'stored states with a burn-in',
                'zero states with a burn-in'),
-         Claim('recall_late: the memory is needed', 'memory', 'R2D2', 'Feed-Forward'),
+         Claim('recall_late: the memory is needed', 'recall_late', 'stored states', 'Feed-Forward'),
          Claim('RepeatPrevious: stored states with a burn-in > zero states with a burn-in', 'repeat_previous',
                'stored states with a burn-in', 'zero states with a burn-in'),
          Claim('RepeatPrevious: with zero states, a burn-in helps', 'repeat_previous', 'zero states with a burn-in',

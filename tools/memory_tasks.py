@@ -1,15 +1,14 @@
 """Compares R2D2's strategies for recurrent states in replay on small tasks.
 
-  bazel run //tools:memory_tasks -- --experiment=states --seeds=5
+  bazel run //tools:memory_tasks -- --experiment=recall_late --seeds=5
 
 Kapturowski et al. 2019, section 3 and figure 4. The experiments are:
 
-  states           Stored states with a burn-in, stored states, and zero states on the built-in task recall_late. A
-                   sequence has at most 8 steps, and the question comes 8 to 15 steps after the cue, so that only a
-                   state at the start of a sequence has the answer.
-  memory           R2D2 with its LSTM, and without it (the Feed-Forward ablation), on the same task.
-  repeat_previous  All of these on POPGym's RepeatPreviousEasy (Morad et al. 2023): the agent sees a card at each step,
-                   and names the suit of the card of three steps before. Guesses give -0.5 on average.
+  recall_late      Stored and zero states, each with and without a burn-in, and an agent without an LSTM (the
+                   Feed-Forward ablation) on this built-in task. A sequence has at most 8 steps, and the question comes
+                   8 to 15 steps after the cue, so that only a state at the start of a sequence has the answer.
+  repeat_previous  The same agents on POPGym's RepeatPreviousEasy (Morad et al. 2023): the agent sees a card at each
+                   step, and names the suit of the card of three steps before. Guesses give -0.5 on average.
   memory_len       R2D2 and Feed-Forward on bsuite's memory_len (Osband et al. 2020): the agent sees a bit at the first
                    of 13 steps, and names it at the last one. Guesses give 0.
 
@@ -45,16 +44,15 @@ _STATES = {
     'stored states with a burn-in': (_STORED, _BURN_IN), 'stored states': (_STORED, '--burn_in=0'),
     'zero states with a burn-in': (_ZERO, _BURN_IN), 'zero states': (_ZERO, '--burn_in=0')}
 _FEED_FORWARD = {'Feed-Forward': ('--nouse_lstm', '--burn_in=0')}
-_MEMORY = {'R2D2': (_STORED, _BURN_IN)} | _FEED_FORWARD
 EXPERIMENTS = {
-    'states': _experiment('recall_late', 'recall_late', 30_000, _SHORT, _STATES),
-    'memory': _experiment('recall_late', 'recall_late', 30_000, _SHORT, _MEMORY),
+    'recall_late': _experiment('recall_late', 'recall_late', 30_000, _SHORT, _STATES | _FEED_FORWARD),
     'repeat_previous': _experiment(
         'RepeatPreviousEasy', 'gymnasium:popgym:popgym-RepeatPreviousEasy-v0', 24_000,
         ('--sequence_length=8', '--sequence_period=4', '--unroll_length=12', '--n_step=1', '--replay_capacity=20_000'),
         _STATES | _FEED_FORWARD),
     'memory_len': _experiment(
-        'memory_len', 'dm_env:bsuite.environments.memory_chain:MemoryChain?memory_length=12', 24_000, _SHORT, _MEMORY),
+        'memory_len', 'dm_env:bsuite.environments.memory_chain:MemoryChain?memory_length=12', 24_000, _SHORT,
+        {'R2D2': (_STORED, _BURN_IN)} | _FEED_FORWARD),
 }
 
 
@@ -62,7 +60,7 @@ EXPERIMENTS = {
 class MemoryTasksConfig(comparison.Config):
   """The flags."""
 
-  experiment: str = setting('states', 'Experiment: ' + ', '.join(EXPERIMENTS) + '.', choices=tuple(EXPERIMENTS))
+  experiment: str = setting('recall_late', 'Experiment: ' + ', '.join(EXPERIMENTS) + '.', choices=tuple(EXPERIMENTS))
   output: str = setting('results/memory_tasks', 'Folder to write to.')
 
 
