@@ -99,14 +99,15 @@ def _read_curve(line: Line, frames: int, logdir: str) -> Curve:
   return Curve(np.array([row['environment_frames'] for row in rows]), returns / line.optimal_returns)
 
 
-def mean_share(curve: Curve, measured: float) -> np.ndarray:
-  """Returns the mean shares of the last part of the run: [tasks]."""
-  return curve.shares[curve.frames >= (1 - measured) * curve.frames[-1]].mean(axis=0)
+def mean_share(curve: Curve, measured: float, part: float = 1.) -> np.ndarray:
+  """Returns the mean shares over the last `measured` of the first `part` of the run: [tasks]."""
+  end = part * curve.frames[-1]
+  return curve.shares[((1 - measured) * end <= curve.frames) & (curve.frames <= end)].mean(axis=0)
 
 
-def scores(curves: Sequence[Curve], measured: float) -> list[float]:
-  """Returns the score of each seed: the mean share of all tasks over the last part of the run."""
-  return [float(mean_share(curve, measured).mean()) for curve in curves]
+def scores(curves: Sequence[Curve], measured: float, part: float = 1.) -> list[float]:
+  """Returns the score of each seed, which is the mean of `mean_share` over the tasks."""
+  return [float(mean_share(curve, measured, part).mean()) for curve in curves]
 
 
 def _write_curves(experiment: Experiment, curves: dict[str, list[Curve]], file: str):

@@ -8,7 +8,8 @@ of the optimal return. "Higher" holds if a Mann-Whitney test on the scores has p
 interval of the mean difference, paired by seed, is within a margin.
 
 The program prints a table for each experiment, and writes evidence.md and PAPER.png to --output, beside the run
-directories. It exits with an error if a claim does not hold. The same command continues after an interruption.
+directories. The page also has the effect in the first parts of the runs, which shows whether shorter ones would do. It
+exits with an error if a claim does not hold. The same command continues after an interruption.
 """
 
 from scalable_agents.processes import quiet
@@ -42,6 +43,7 @@ from scalable_agents.tools import reward_scales
 from scalable_agents.tools import shared_replay
 
 _LARGEST_P = 0.05
+_PARTS = {'a quarter': 0.25, 'half': 0.5, 'three quarters': 0.75, 'all': 1.}  # Of a run's frames.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +60,9 @@ class EvidenceConfig:
 
 class Study(NamedTuple):
   """Runs on a small task."""
-  program: str                                                     # The program that makes these runs alone.
-  frames: int                                                      # Environment frames of a run.
-  scores: Callable[[EvidenceConfig, str], dict[str, list[float]]]  # Takes a folder. Line -> the score of each seed.
+  program: str                                                    # The program that makes these runs alone.
+  frames: int                                                     # Environment frames of a run.
+  scores: Callable[[EvidenceConfig, str], dict[str, np.ndarray]]  # Takes a folder. Line -> scores [parts, seeds].
 
 
 class Claim(NamedTuple):
@@ -75,6 +77,7 @@ class Claim(NamedTuple):
 class Verdict(NamedTuple):
   """Whether a claim holds, and why."""
   holds: bool
+  difference: float  # Of the means.
   reason: str
 
 
@@ -94,15 +97,17 @@ def _study(tool, name: str) -> Study:
     lines = [line._replace(flags=(*line.flags, *added)) for line in experiment.lines]
     curves = comparison.run(experiment._replace(lines=lines), comparison.Config(
         seeds=config.seeds, parallel=config.parallel, experiment=name, output=folder))
-    return {line: comparison.scores(of_seeds, experiment.measured) for line, of_seeds in curves.items()}
+    return {line: np.array([comparison.scores(of_seeds, experiment.measured, part) for part in _PARTS.values()])
+            for line, of_seeds in curves.items()}
 
   return Study(f'//tools:{tool.__name__.rpartition(".")[2]} --experiment={name}', experiment.frames, scores)
 
 
-def _sharing(config: EvidenceConfig, folder: str) -> dict[str, list[float]]:
+def _sharing(config: EvidenceConfig, folder: str) -> dict[str, np.ndarray]:
   curves = shared_replay.run(shared_replay.SharedReplayConfig(
       seeds=config.seeds, parallel=config.parallel, output=folder))
-  return {line: of_seeds.mean(axis=1).tolist() for line, of_seeds in curves.items()}
+  return {line: np.array([shares[:, :round(part * shares.shape[1])].mean(axis=1) for part in _PARTS.values()])
+          for line, shares in curves.items()}
 
 
 def _order(study: str, lines: Sequence[str]) -> list[Claim]:
@@ -118,7 +123,7 @@ PAPERS = {
     'impala': Paper(
         'IMPALA (Espeholt et al. 2018): off-policy corrections, section 5.2.2 and appendix E.1',
         {'policy_lag': _study(off_policy, 'policy_lag'), 'corrections': _study(off_policy, 'corrections')},
-        [Claim('in step, the corrections are alike', 'policy_lag', _lagging(0)[0], _lagging(0)[-1], 0.05),
+        [Claim('in step, the corrections are alike, within 0.05', 'policy_lag', _lagging(0)[0], _lagging(0)[-1], 0.05),
          *_order('policy_lag', _lagging(15)), *_order('policy_lag', _lagging(60)),
          *_order('corrections', [f'{name}, with replay' for name in off_policy.CORRECTIONS])]),
     'popart': Paper(
@@ -126,7 +131,7 @@ PAPERS = {
         {'scales': _study(reward_scales, 'scales'), 'clipping': _study(reward_scales, 'clipping')},
         [Claim('PopArt learns rewards of different sizes, an agent without normalisation does not', 'scales',
                'PopArt-IMPALA', 'MultiHead-IMPALA'),
-         Claim('PopArt does not depend on the scale of rewards', 'scales', 'PopArt-IMPALA',
+         Claim('PopArt does not depend on the scale of rewards, within 0.05', 'scales', 'PopArt-IMPALA',
                'PopArt-IMPALA, rewards x 1,000', 0.05),
          Claim('clipping changes the policy', 'clipping', 'PopArt-IMPALA, true rewards',
                'PopArt-IMPALA, clipped rewards')]),
@@ -155,17 +160,18 @@ PAPERS = {
 
 def judge(claim: Claim, first: Sequence[float], second: Sequence[float]) -> Verdict:
   """Returns whether a claim holds for the scores of the same seeds, [seeds] each."""
+  differences = np.subtract(first, second)
+  difference = float(differences.mean())
   if not claim.margin:
     p = float(stats.mannwhitneyu(first, second, alternative='greater').pvalue)
-    return Verdict(p < _LARGEST_P, f'p = {p:.3f}')
-  _, low, high = compare_runs.interval(np.subtract(first, second).tolist())
-  return Verdict(max(-low, high) < claim.margin, f'difference from {low:+.3f} to {high:+.3f}, wanted within '
-                 f'{claim.margin:g}')
+    return Verdict(p < _LARGEST_P, difference, f'p = {p:.3f}')
+  _, low, high = compare_runs.interval(differences.tolist())
+  return Verdict(max(-low, high) < claim.margin, difference, f'from {low:+.3f} to {high:+.3f}')
 
 
 class _Line(NamedTuple):
   """The runs of a line."""
-  scores: list[float]                    # Of each seed.
+  scores: np.ndarray                     # [parts, seeds]. The last part is the whole run.
   interval: tuple[float, float, float]   # The interquartile mean, and the ends of its 95 % interval.
 
 
@@ -175,7 +181,7 @@ def _draw(studies: dict[str, dict[str, _Line]], file: str):
   picture, panels = drawing.grid(len(studies), 1, 8, 0.3 * sum(heights) + 0.9 * len(heights), heights=heights)
   for axes, (name, lines) in zip(panels[:, 0], studies.items(), strict=True):
     for row, (scores, (middle, low, high)) in enumerate(lines.values()):
-      axes.plot(scores, [row] * len(scores), marker='o', markersize=3, linestyle='', color='#999999',
+      axes.plot(scores[-1], [row] * scores.shape[1], marker='o', markersize=3, linestyle='', color='#999999',
                 label='a seed' if row == 0 else None)
       axes.errorbar(middle, row, xerr=[[middle - low], [high - middle]], fmt='D', markersize=4, capsize=3,
                     color=drawing.LINES[0], label='interquartile mean, 95 % interval' if row == 0 else None)
@@ -188,14 +194,21 @@ def _draw(studies: dict[str, dict[str, _Line]], file: str):
   drawing.save(picture, file)
 
 
-def _section(name: str, paper: Paper, studies: dict[str, dict[str, _Line]], verdicts: Sequence[Verdict]) -> list[str]:
-  """Returns the page's lines about a paper."""
+def _section(name: str, paper: Paper, studies: dict[str, dict[str, _Line]],
+             verdicts: Sequence[Sequence[Verdict]]) -> list[str]:
+  """Returns the page's lines about a paper. The verdicts are those of each claim on each part of the runs."""
   lines = [f'## {paper.title}', '', f'![Scores of the runs]({name}.png)', '',
            '| claim | first | second | holds |', '|---|---|---|---|']
-  for claim, verdict in zip(paper.claims, verdicts, strict=True):
+  for claim, (*_, verdict) in zip(paper.claims, verdicts, strict=True):
     first, second = ('{:.2f} ({:.2f} to {:.2f})'.format(*studies[claim.study][line].interval)
                      for line in (claim.first, claim.second))
     lines.append(f'| {claim.text} | {first} | {second} | {"yes" if verdict.holds else "**no**"}: {verdict.reason} |')
+  lines += ['', 'The mean difference in the first parts of the runs, in bold where the claim would hold:', '',
+            f'| claim | {" | ".join(f"{part} of the frames" for part in _PARTS)} |', '|---' * (1 + len(_PARTS)) + '|']
+  for claim, of_parts in zip(paper.claims, verdicts, strict=True):
+    cells = (f'{"**" * verdict.holds}{verdict.difference:+.2f}{"**" * verdict.holds}, {verdict.reason}'
+             for verdict in of_parts)
+    lines.append(f'| {claim.text} | {" | ".join(cells)} |')
   lines += ['', *(f'- {key}: `bazel run {study.program}`, {study.frames:,} environment frames per run.'
                   for key, study in paper.studies.items()), '']
   return lines
@@ -210,16 +223,17 @@ def main():
   folder, sections, failed, total = files.make_folder(config.output), [], [], 0
   for name in chosen:
     paper = PAPERS[name]
-    studies = {key: {line: _Line(scores, compare_runs.interval(scores))
+    studies = {key: {line: _Line(scores, compare_runs.interval(scores[-1].tolist()))
                      for line, scores in study.scores(config, os.path.join(folder, name)).items()}
                for key, study in paper.studies.items()}
-    verdicts = [judge(claim, studies[claim.study][claim.first].scores, studies[claim.study][claim.second].scores)
+    verdicts = [[judge(claim, first, second) for first, second in zip(
+        studies[claim.study][claim.first].scores, studies[claim.study][claim.second].scores, strict=True)]
                 for claim in paper.claims]
     _draw(studies, os.path.join(folder, f'{name}.png'))
     sections += _section(name, paper, studies, verdicts)
-    for claim, verdict in zip(paper.claims, verdicts, strict=True):
+    for claim, (*_, verdict) in zip(paper.claims, verdicts, strict=True):
       print(f'{"holds" if verdict.holds else "FAILS"}  {claim.text} ({verdict.reason})', flush=True)
-    failed += [claim.text for claim, verdict in zip(paper.claims, verdicts, strict=True) if not verdict.holds]
+    failed += [claim.text for claim, (*_, verdict) in zip(paper.claims, verdicts, strict=True) if not verdict.holds]
     total += len(verdicts)
   broken = f', all runs with {config.broken_with}' if config.broken_with else ''
   head = ['# Claims of the papers on small tasks', '',
