@@ -19,6 +19,7 @@ from scalable_agents.training import definition
 
 @dataclasses.dataclass(frozen=True)
 class Config(runtime_config.RuntimeConfig):
+  """The hyper-parameters. Each is a flag."""
   discount: float = setting(0.9, 'Discount per agent step.', at_least=0, at_most=1)
   target_update_interval: int = setting(20, 'Updates between two copies to the target network.', at_least=1)
   new_unrolls: int = setting(4, 'New unrolls that come into the replay before each update.', at_least=1)
@@ -41,14 +42,17 @@ class Agent(snt.Module):
   trainable_variables = acting_variables = property(lambda self: self.online.trainable_variables)
 
   def initial_state(self, batch_size):
-    return ()  # There is no LSTM.
+    """Returns the recurrent state at an episode's start: (), because there is no LSTM."""
+    return ()
 
   def prepare(self, observation):
+    """Returns the observations as `step` and the loss take them: here, as they are."""
     return observation
 
   def step(self, inputs, agent_state, seed, selection=acting.Selection()):
+    """Selects the actions of B actors, [B] int32, epsilon-greedily. Returns them and the state."""
     values = self.online(inputs.observation[self.observed])
-    epsilon = acting.ladder(inputs.actor_place, 0.4, 7)  # Of each actor, from 0.4 to 0.0007.
+    epsilon = acting.ladder(inputs.actor_place, 0.4, 7)  # [B], from 0.4 to 0.0007.
     return acting.ActionOutput(acting.select_by_value(values, selection, epsilon, seed)), agent_state
 
 
@@ -64,6 +68,7 @@ def loss(agent, batch, config):
 
 
 def make_experience(intake, spec, config, seed, unused_parameters):
+  """Makes the experience: new unrolls go into a replay, and each batch has B unrolls [T+1, B, ...] drawn from it."""
   replay = unroll_replay.UnrollReplay(
       intake.unroll_spec, spec.frame_stacks, config.replay_capacity, config.batch_size, minimum_size=1)
   sizes = mixed_experience.MixedSettings(config.new_unrolls, num_replayed=config.batch_size, learns_new=False)

@@ -18,6 +18,7 @@ from scalable_agents.records.settings import setting
 
 @dataclasses.dataclass(frozen=True)
 class Config(configs.ImpalaConfig):
+  """IMPALA's hyper-parameters, and the weight of the auxiliary task. Each is a flag."""
   reward_prediction_cost: float = setting(0.1, 'Weight of the reward prediction in the loss.', at_least=0)
 
 
@@ -31,11 +32,12 @@ class Agent(impala.Agent):
 
 
 def loss(agent, batch, config):
+  """IMPALA's loss plus the cross-entropy of the predicted classes [T, B], summed over time and batch: a Loss of []."""
   unroll, steps = batch.unroll, unroll_lib.steps(batch.unroll)
   output, _ = agent.unroll(acting.inputs_of(unroll), unroll.agent_state)
   of_impala = impala.loss_of_output(agent, unroll, output, config)
   logits = agent.reward_head(output.features[:-1])        # [T, B, 3], before the action.
-  classes = 1 + tf.cast(tf.sign(steps.r_t), tf.int32)     # [T, B], of what it earned.
+  classes = 1 + tf.cast(tf.sign(steps.r_t), tf.int32)     # [T, B], what it earned.
   errors = tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits)
   prediction = tf.reduce_sum(errors * tf.cast(steps.real_t, tf.float32))
   return of_impala._replace(total=of_impala.total + config.reward_prediction_cost * prediction,
