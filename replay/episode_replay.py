@@ -47,14 +47,14 @@ class Statistics(NamedTuple):
   replayed_unrolls: int   # Unrolls ever returned by `next`.
   gaps: int               # Times that unrolls of a stream were missing.
   repeated_unrolls: int   # Unrolls that were not newer than those before, and were ignored.
-  streams: int            # Streams that the next unroll continues.
+  streams: int            # Streams that are remembered: their next unroll continues them.
   rows: int               # Rows in memory, also of episodes that are not complete yet.
   bytes: int              # Memory of the rows.
   long_episodes: int      # Episodes that were dropped because they were longer than the longest one that is kept.
 
 
 class EpisodeReplay(replay_rows.Replay):
-  """Keeps the newest complete episodes. Any number of threads may call all methods at once. Nothing waits.
+  """Keeps the newest complete episodes. Any number of threads may call all methods at once. No method waits.
 
   Every episode has a key: 0, 1, 2 and so on, in the order in which they become complete. While all episodes together
   have more steps than the capacity, the oldest one is dropped. The newest one is kept, however long it is.
@@ -95,7 +95,7 @@ class EpisodeReplay(replay_rows.Replay):
       ops.delete_with(self, self._handle)
 
   def insert(self, stream_id: tf.Tensor, index: tf.Tensor, rows):
-    """Appends unrolls to their streams, and adds the episodes that are complete with them.
+    """Appends unrolls to their streams, and adds the episodes that they complete.
 
     The unrolls of a stream come in the order of their indices. If an index is missing, the rows after it are ignored
     until the next episode starts.
@@ -145,7 +145,7 @@ class EpisodeReplay(replay_rows.Replay):
 
 
 def memory_bytes(row_spec, capacity: int) -> int:
-  """Returns the memory that a full replay needs, if episodes have many steps.
+  """Returns the memory, in bytes, that a full replay needs, if episodes have many steps.
 
   Episodes that are not complete yet take memory as well, each as many rows as its steps, at most LONGEST_EPISODE. To
   count them, add their steps to `capacity`.
@@ -157,5 +157,5 @@ def memory_bytes(row_spec, capacity: int) -> int:
 
 
 def batch_bytes(row_spec, frame_stacks, unroll_length: int, num_unrolls: int) -> int:
-  """Returns the memory of `num_unrolls` replayed unrolls. Arguments as for EpisodeReplay."""
+  """Returns the memory, in bytes, of `num_unrolls` replayed unrolls. Arguments as for EpisodeReplay."""
   return num_unrolls * replay_rows.read_bytes(row_spec, frame_stacks, unroll_length + 1)

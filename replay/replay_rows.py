@@ -14,7 +14,7 @@ from scalable_agents.ops import ops
 
 
 class TimedOutError(Exception):
-  """A call waited in vain: the other side must sample or insert first. Nothing was sampled or inserted."""
+  """A call waited until its timeout. Nothing was sampled or inserted: the other side must insert or sample first."""
 
 
 class Rows:
@@ -67,17 +67,17 @@ class Rows:
 
 
 def read_bytes(row_spec, frame_stacks, num_rows: int) -> int:
-  """Returns the memory of rows that are read together, with the frames before row 0. Arguments as for Rows."""
+  """Returns the bytes of rows that are read together, with the frames before row 0. Arguments as for Rows."""
   specs, stacks = tf.nest.flatten(row_spec), tf.nest.flatten(frame_stacks)
   return sum(ops.num_bytes(spec) * (num_rows + k - 1) for spec, k in zip(specs, stacks, strict=True))
 
 
 def when_available(call: Callable[[], Any], is_available: Callable[[], bool], timeout_seconds: float,
                    tick_seconds: float) -> Any:
-  """Returns call(), at the latest after timeout_seconds, before if is_available(). It asks every tick_seconds.
+  """Waits until is_available(), but at most for timeout_seconds, and returns call(). It asks every tick_seconds.
 
-  A call that raises TimedOutError although it was available is made again: others were faster. The function asks first
-  since TensorFlow logs each error.
+  If the call raises TimedOutError although it was available, another thread was faster, and the wait goes on. The
+  function asks before it calls, because TensorFlow logs each error.
   """
   deadline = time.monotonic() + timeout_seconds
   while time.monotonic() < deadline:

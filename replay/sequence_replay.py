@@ -22,7 +22,7 @@ from scalable_agents.replay import writer as writer_lib
 TimedOutError = replay_rows.TimedOutError
 
 _ROWS_PER_SLAB = 16    # As in cc/row_store.h.
-_TICK_SECONDS = 0.001  # The time between two questions whether the replay can serve a call that waits.
+_TICK_SECONDS = 0.001  # The time between two checks whether the replay can serve a call that waits.
 
 
 class Geometry(NamedTuple):
@@ -34,7 +34,7 @@ class Geometry(NamedTuple):
 
 
 class RateLimit(NamedTuple):
-  """Keeps samples and inserted sequences in proportion: whoever is ahead waits. The counts begin at minimum_size.
+  """Keeps samples and inserted sequences in proportion: the side that is ahead waits. Counts begin at minimum_size.
 
   An insert that begins while inserting is ahead by at most the tolerance is carried out in full. So inserting may be
   ahead by the tolerance and by the sequences of one insert of each thread. It also goes on, however far ahead it is,
@@ -43,7 +43,7 @@ class RateLimit(NamedTuple):
   for each other.
   """
   samples_per_insert: float = 0.  # Sequences to sample for each inserted one. 0: neither waits for the other.
-  tolerance: float = 0.           # Samples by which either may be ahead; want samples_per_insert and batch_size / 2.
+  tolerance: float = 0.           # Samples by which either may be ahead; >= samples_per_insert and >= batch_size / 2.
   minimum_size: int = 1           # Sequences that must have been inserted before the first sample; <= capacity.
 
 
@@ -54,8 +54,8 @@ class Inserted(NamedTuple):
   """n new sequences. Their steps are those that are trained."""
   key: tf.Tensor     # [n] int64.
   trains: tf.Tensor  # [length, n] bool, whether the step exists; else it is padding after an episode's end.
-  signals: Any       # nest of [length + 1, n, ...]: row t is what step t led to. The last row is the one after the
-                     # sequence's last one. It has the agent's outputs for that, since these come one row later.
+  signals: Any       # nest of [length + 1, n, ...]: row t is what step t led to. The last row comes after the sequence.
+                     # It has the agent's outputs for the sequence's last row, since these come one row later.
 
 
 class Sample(NamedTuple):
@@ -69,8 +69,8 @@ class Sample(NamedTuple):
   age: tf.Tensor          # [B] int64, batches sampled since the sequence was inserted.
   stream_id: tf.Tensor    # [B] int64, the stream from which it is; see actor/unroll.py.
   stream_row: tf.Tensor   # [B] int64, the number of its row 0 in that stream.
-  padding: tf.Tensor      # [B] int64, rows at its start that do not exist, because the episode had not begun. Row
-                          # `padding` has the episode's first observation then, and there is no state.
+  padding: tf.Tensor      # [B] int64, rows at its start that do not exist, because the episode had not begun. If there
+                          # are any, row `padding` has the episode's first observation, and there is no state.
 
 
 class Statistics(NamedTuple):
@@ -81,7 +81,7 @@ class Statistics(NamedTuple):
   stale_updates: int     # Priorities of sequences that had left the replay.
   gaps: int              # Times that unrolls of a stream were missing.
   repeated_unrolls: int  # Unrolls that were not newer than those before, and were ignored.
-  streams: int           # Streams that the next unroll continues.
+  streams: int           # Streams that are remembered: their next unroll continues them.
   rows: int              # Rows in memory.
   bytes: int             # Memory of the rows.
 
@@ -90,7 +90,7 @@ class SequenceReplay(replay_rows.Replay):
   """Keeps the newest sequences. Any number of threads may call all methods at once.
 
   Every sequence has a key: 0, 1, 2 and so on, in the order of insertion. When the replay is full, the oldest sequence
-  makes room for the next one. Nothing waits unless it is told how long; see `insert` and `sample`.
+  makes room for the next one. No method waits unless it gets a timeout; see `insert` and `sample`.
 
   Attributes:
     row_spec, state_spec, geometry, shared_name: as for __init__.
@@ -109,7 +109,7 @@ class SequenceReplay(replay_rows.Replay):
       row_spec: nest of tf.TensorSpec of one row. Of a stack of frames, of the newest frame.
       state_spec: nest of tf.TensorSpec of one recurrent state; () without one.
       geometry: the lengths of sequences.
-      capacity: a sequence leaves the replay, at the latest, when so many newer ones have been inserted.
+      capacity: a sequence leaves the replay, at the latest, when this many newer ones have been inserted.
       done: picks the component of rows, [] bool, that says whether the row has the first observation of an episode.
       frame_stacks: nest of int with the structure of row_spec: k > 1 if the newest k frames are to be stacked along the
         last axis. Frames before an episode's start are zeros. None: there are no stacks.
@@ -117,14 +117,14 @@ class SequenceReplay(replay_rows.Replay):
       signals: picks the components of rows that `insert` returns for new sequences, for their first priorities.
       priority_exponent: alpha. A sequence is drawn in proportion to its priority to this power. With 0, all sequences
         are equally likely, and need no priorities.
-      max_times_sampled: a sequence leaves the replay when it has been drawn so often, or earlier if it is among the
+      max_times_sampled: a sequence leaves the replay when it has been drawn this often, or earlier if it is among the
         oldest; see `capacity`. 0: there is no limit. At most 2^63 / capacity.
       rate_limit: keeps samples and inserted sequences in proportion.
       shared_name: the name under which other processes find the replay, if this process serves it; see sharing.py.
         '': the replay is not shared.
     Raises:
       tf.errors.InvalidArgumentError: an argument is out of its range.
-      tf.errors.ResourceExhaustedError: there is not enough memory for so many places.
+      tf.errors.ResourceExhaustedError: there is not enough memory for the tables of this capacity.
     """
     self.row_spec = row_spec
     self.state_spec = state_spec
@@ -204,7 +204,7 @@ class SequenceReplay(replay_rows.Replay):
     return self.writer_of(self.insert, unroll_length, timeout_seconds)
 
   def writer_of(self, insert: Callable[..., Inserted], unroll_length: int, timeout_seconds: float) -> writer_lib.Writer:
-    """Makes a writer that calls another `insert`, with the arguments of that of this replay."""
+    """Makes a writer that calls another `insert`, which has the same arguments as this replay's."""
     return writer_lib.Writer(lambda unroll: insert(*unroll, timeout_seconds=timeout_seconds), self.row_spec,
                              self.state_spec, self._done, unroll_length, self.geometry.cross_episodes)
 
@@ -243,7 +243,7 @@ class SequenceReplay(replay_rows.Replay):
                   stream_row, padding)
 
   def availability(self, batch_size) -> tf.Tensor:
-    """Whether `insert`, and `sample` of batch_size sequences, would not be unavailable now: [2] int64, 0 or 1."""
+    """Returns [2] int64: 1 if `insert`, and `sample` of batch_size sequences, would not have to wait now, else 0."""
     with tf.device('/CPU:0'):
       return ops.sequence_replay_available(self._handle, batch_size)
 
@@ -278,7 +278,7 @@ def _when_available(call, is_available, timeout_seconds):
 
 
 def needs_state(step: tf.Tensor, geometry: Geometry, state_offsets=(0,)) -> tf.Tensor:
-  """Says before which rows a replay needs the recurrent state. An actor need not send the other states.
+  """Returns before which rows a replay needs the recurrent state. An actor need not send the other states.
 
   Args:
     step: [...] int, number of the row, counted from the start of its episode, or of its stream with cross_episodes.
@@ -292,10 +292,10 @@ def needs_state(step: tf.Tensor, geometry: Geometry, state_offsets=(0,)) -> tf.T
 
 
 def most_states(num_rows: int, geometry: Geometry, state_offsets=(0,)) -> int:
-  """Returns how many of `num_rows` rows, one after the other, need the state at most; see `needs_state`."""
+  """Returns the largest number of states that `num_rows` consecutive rows can need; see `needs_state`."""
   total = 0
   for number in _numbers_with_state(geometry, state_offsets):
-    # At least so many rows are from one such row to the next one, which may be in the next episode.
+    # The smallest distance from one such row to the next one, which may be in the next episode.
     apart = geometry.period if geometry.cross_episodes or number == 0 else number + 1
     total += -(-num_rows // apart)
   return min(total, num_rows)
@@ -308,7 +308,7 @@ def _numbers_with_state(geometry, state_offsets):
 
 
 def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_streams: int, num_states: int = 1) -> int:
-  """Returns the memory that a full replay needs, if episodes are much longer than sequences.
+  """Returns the memory, in bytes, that a full replay needs, if episodes are much longer than sequences.
 
   Args:
     row_spec, state_spec, geometry, capacity: as for SequenceReplay.
@@ -321,5 +321,5 @@ def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_st
 
 
 def batch_bytes(row_spec, frame_stacks, geometry: Geometry, batch_size: int) -> int:
-  """Returns the memory of a sample of `batch_size` sequences, without their states. Arguments as for SequenceReplay."""
+  """Returns the bytes of a sample of `batch_size` sequences, without their states. Arguments as for SequenceReplay."""
   return batch_size * replay_rows.read_bytes(row_spec, frame_stacks, geometry.burn_in + geometry.length + 1)

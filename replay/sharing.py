@@ -1,9 +1,10 @@
-"""Shares replays of sequences between processes and machines: one has them, and the others insert and sample.
+"""Shares replays of sequences between processes and machines: one process has them, and the others use them.
 
 The process that has a replay serves it at a port. TensorFlow's own server runs inside its runtime, so no Python of this
 process takes part in a call. The others make a RemoteReplay.
 
-The port has no authentication on any network interface. Anyone who reaches it can run any graph in this process.
+The port opens on all network interfaces and has no authentication. Anyone who reaches it can run any graph in this
+process.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +27,8 @@ from scalable_agents.replay import writer as writer_lib
 _JOB = 'sequence_replay'
 _TASK = f'/job:{_JOB}/replica:0/task:0'
 _GREETING = 'greeting'  # The name of a variable, [] string, JSON: the settings of each replay by its name.
-_TICK_SECONDS = 0.02    # The time between two questions over the network.
-_kept = []              # What is served. It ends with the process.
+_TICK_SECONDS = 0.02    # The time between two checks over the network; see replay_rows.when_available.
+_kept = []              # What this process serves, kept until the process ends.
 
 
 def serve(address: str, make: Callable[[], Any]) -> Any:
@@ -43,7 +44,7 @@ def serve(address: str, make: Callable[[], Any]) -> Any:
   Raises:
     ports.PortError: the port is in use.
     ValueError: the address is not HOST:PORT, or a replay has no shared_name.
-    Exception: see `make`. It can only run when the port is open, and the port then stays open: end the process.
+    Exception: `make` raised it. The port is open before `make` runs, and stays open: end the process.
   """
   lock = sessions.open_port(_JOB, address, 'replay')
   made = make()
@@ -62,7 +63,7 @@ def _name(replay):
 
 
 def _settings(replay: sequence_replay.SequenceReplay) -> dict[str, Any]:
-  """Returns what a replay must have in common in all processes, as JSON can hold it."""
+  """Returns the settings of a replay that all processes must have in common, in types that JSON has."""
   def plain(value):
     if isinstance(value, tf.DType):
       return value.name
@@ -88,8 +89,8 @@ class RemoteReplay:
 
   The methods are those of SequenceReplay, and return NumPy arrays. They do not work inside a tf.function. All of them
   raise tf.errors.OpError if the other process does not answer. An insert that raises it may have been carried out. It
-  can be repeated with the same unroll, as a writer does. A sample whose answer was lost counts as drawn. A new
-  RemoteReplay connects to a successor of the process.
+  can be repeated with the same unroll, as a writer does. A sample whose answer was lost counts as drawn. If the other
+  process is started again, make a new RemoteReplay.
   """
 
   def __init__(self, address: str, make: Callable[[], sequence_replay.SequenceReplay], answer_seconds: float = 10.):
@@ -98,7 +99,7 @@ class RemoteReplay:
     Args:
       address: HOST:PORT of the process.
       make: makes the replay, with the same arguments as in the other process, also its shared_name. It runs in a graph.
-      answer_seconds: when a process counts as gone that does not answer.
+      answer_seconds: the deadline of a call. A process that does not answer in this time counts as gone.
     Raises:
       OSError: no process listens at the address.
       sessions.NotReadyError: the process there serves no replays, or not yet.
@@ -132,7 +133,7 @@ class RemoteReplay:
       raise
 
   def _check(self, address, name, greeting):
-    """Checks that the process has this replay. Another call would make one there if it had none."""
+    """Checks that the process has this replay. If it had none, any other call would make one there."""
     try:
       served = sessions.read_greeting(self._session, greeting, 'the process there serves no replays of sequences')
     except sessions.NotReadyError as error:
@@ -191,7 +192,7 @@ class RemoteReplay:
     try:
       return self._session.run(nodes, feed)
     except tf.errors.InternalError as error:
-      # TensorFlow keeps UnavailableError for a process that does not answer, and gives an op's error another type.
+      # A session raises UnavailableError if the process does not answer. An op's own UnavailableError gets this type.
       if 'originally returned UnavailableError' not in error.message:
         raise
       said = re.search(r'^(.*)\n\s*\[\[\{\{node ', error.message, re.MULTILINE)

@@ -1,9 +1,9 @@
 """Writes what one actor experiences into a replay, row by row.
 
 A replay takes unrolls that overlap by a row and are numbered, with recurrent states that are one row late
-(actor/unroll.py). An unroll that does not repeat the last row of the one before leaves a hole that nobody notices, and
-states that are not shifted belong to other rows. A writer takes rows as an actor's loop has them, each with its own
-state, and makes the unrolls.
+(actor/unroll.py). An unroll that does not repeat the last row of the one before leaves a gap that the replay cannot
+detect, and states that are not shifted belong to other rows. A writer takes rows as an actor's loop has them, each with
+its own state, and makes the unrolls.
 """
 
 import collections
@@ -36,12 +36,12 @@ class _Row(NamedTuple):
 class Writer:
   """Writes one stream, from the start of an actor's first episode. Only one thread may use it at a time.
 
-  It has no limit of memory: rows whose insertion fails are kept until one succeeds.
+  Its memory has no limit: rows whose insertion fails are kept until one succeeds.
   """
 
   def __init__(self, insert: Callable[[Unroll], Any], row_spec, state_spec, done: Callable[[Any], Any],
                unroll_length: int, cross_episodes: bool):
-    """Use the method `writer` of a replay to make a writer of it.
+    """Makes a writer. Call a replay's method `writer` instead of this.
 
     Args:
       insert: inserts an unroll into the replay.

@@ -9,7 +9,7 @@
 namespace scalable_agents {
 namespace {
 
-// A stream is forgotten when so many unrolls of others have come since its last one.
+// A stream is forgotten when this many unrolls of other streams have come since its last one.
 constexpr int64_t kForgottenAfter = 100'000;
 
 }  // namespace
@@ -31,7 +31,7 @@ Status EpisodeReplay::Insert(int64_t stream_id, int64_t index, int num_rows, con
     stream->segment.reset();
     return ResourceExhausted("there is not enough memory for the rows of another unroll");
   }
-  // Both are destroyed without the replay's lock. Forgotten streams belong to actors that have stopped.
+  // Both are destroyed at the end, without the replay's lock. Forgotten streams belong to actors that have stopped.
   const Episodes replaced = Add(episodes);
   const auto forgotten = streams_.Forget(now - kForgottenAfter);
   return Status();
@@ -130,7 +130,7 @@ void EpisodeReplay::Read(const ReplayedUnroll& unroll, int component, char* to, 
     }
     return;
   }
-  // The row with which a part begins is that of the part before, unless it belongs to the observation.
+  // In the row where a part begins, the observation is that of the part, and all else is that of the part before.
   const int64_t after = options_.is_observed[component] ? 0 : 1;
   for (size_t i = 0; i < unroll.parts.size(); ++i) {
     const ReplayedUnroll::Part& part = unroll.parts[i];

@@ -31,7 +31,7 @@ struct EpisodeReplayOptions {
 };
 
 // An episode in the replay, from the row with its first observation to the one with its last reward, in which the next
-// episode starts. An episode of n steps has n + 1 rows. It does not change, and exists as long as somebody reads it.
+// episode starts. An episode of n steps has n + 1 rows. It does not change, and exists as long as a reader holds it.
 struct Episode {
   int64_t key = 0;
   int64_t stream_id = 0;
@@ -47,7 +47,7 @@ struct ReplayedUnroll {
     int64_t first_step = 0;  // The part begins with this step of the episode.
     int64_t row = 0;         // The row of the unroll whose observation comes before that step.
   };
-  std::vector<Part> parts;  // The last one may only give row T its observation. None if nothing is replayed.
+  std::vector<Part> parts;  // The last part may give only row T's observation. Empty if nothing is replayed.
   // Where the next unroll begins.
   int64_t next_key = -1, next_step = 0;
 };
@@ -84,9 +84,9 @@ class EpisodeReplay {
   Status Next(const std::vector<int64_t>& keys, const std::vector<int64_t>& steps, uint64_t seed, int64_t minimum_size,
               std::vector<ReplayedUnroll>* unrolls);
 
-  // Copies all rows of an unroll, which are T + 1. Where an episode ends, what belongs to the observation is that of
-  // the next episode's first row; all else is that of the ended episode's last row. Row 0 is as it was stored,
-  // also if it begins an episode. If nothing is replayed, rows are zeros.
+  // Copies the T + 1 rows of an unroll. Where an episode ends, the components of the observation are those of the next
+  // episode's first row; all others are those of the ended episode's last row. Row 0 is as it was stored, also if it
+  // begins an episode. If nothing is replayed, rows are zeros.
   void Read(const ReplayedUnroll& unroll, int component, char* to, int64_t to_stride) const;
 
   // Copies the frames before row 0 of an unroll; see RowRange.
@@ -94,11 +94,11 @@ class EpisodeReplay {
 
   // Writes all episodes to a file. The lock is held only while the list of episodes is copied. Streams are not written:
   // episodes that are not complete yet are lost.
-  // kUnavailable: the file cannot be written. What is there must be deleted.
+  // kUnavailable: the file cannot be written. The caller must delete what is there of it.
   Status Save(const std::string& path) const;
 
   // Restores what Save wrote, with the same keys, into an empty replay. The length of unrolls may differ.
-  // kUnavailable: the file cannot be read, or is damaged. kInvalidArgument: it is that of a replay with other options.
+  // kUnavailable: the file cannot be read, or is damaged. kInvalidArgument: it is from a replay with other options.
   Status Restore(const std::string& path);
 
   EpisodeReplayStatistics GetStatistics() const;
@@ -116,10 +116,10 @@ class EpisodeReplay {
   };
   using Stream = StreamTable<Segment>::Stream;
 
-  // Appends the rows to the stream, and the episodes that are complete with them to `episodes`.
+  // Appends the rows to the stream, and the episodes that they complete to `episodes`.
   void Append(int64_t index, int num_rows, const std::vector<StridedRows>& rows, Stream* stream,
               std::vector<std::shared_ptr<Episode>>* episodes) REQUIRES(stream->mutex);
-  // Gives the episodes their keys and adds them. Returns those that they replace, to be deleted without the lock.
+  // Gives the episodes their keys and adds them. Returns the ones that they replace, to be deleted without the lock.
   Episodes Add(const std::vector<std::shared_ptr<Episode>>& episodes);
   FileSignature Signature() const;
 

@@ -50,7 +50,7 @@ Status EpisodeReplay::Restore(const std::string& path) {
   Reader reader(path);
   if (!reader.CheckHeader(Signature())) return reader.status();
   const int64_t next_key = reader.Count(0, kMostInFile);
-  if (reader.version() < 3) reader.Count(0, kMostInFile);  // These also had the steps ever inserted.
+  if (reader.version() < 3) reader.Count(0, kMostInFile);  // Older files also have the steps ever inserted.
   const int64_t replayed_unrolls = reader.Count(0, kMostInFile), num_slabs = reader.Count(0, kMostInFile);
   const int64_t num_episodes = reader.Count(0, std::min(options_.capacity, next_key));
   SlabReader slabs;

@@ -66,9 +66,9 @@ REGISTER_OP("EpisodeReplayNext")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc(
-        "Returns the next unrolls of N replayers, whose positions are key and step [N]: their new positions, the stream "
-        "of row 0 and its number in that stream, and rows [T+1, N, ...]. While the replay has fewer than minimum_size "
-        "steps, all rows are zeros, and the keys are -1.");
+        "Returns the next unrolls of N replayers, whose positions are key and step [N]: their new positions, the "
+        "stream of row 0 and its number in that stream, and rows [T+1, N, ...]. While the replay has fewer than "
+        "minimum_size steps, all rows are zeros, and the keys are -1.");
 
 REGISTER_OP("EpisodeReplayStatistics")
     .Input("handle: resource")
@@ -89,7 +89,9 @@ REGISTER_OP("EpisodeReplayRestore")
     .Input("path: string")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Restores what was saved. Unavailable: the file cannot be read. InvalidArgument: it is damaged or another.");
+    .Doc(
+        "Restores what was saved. Unavailable: the file cannot be read, or is damaged. InvalidArgument: it was saved "
+        "with other settings, or the replay is not empty.");
 
 class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
  public:

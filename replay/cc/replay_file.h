@@ -33,7 +33,7 @@ class FileSignature {
   // The text in files of a version of the format.
   std::string Text(int version) const { return Start(version) + settings_; }
   const std::string& Settings() const { return settings_; }
-  // How it begins, whatever the settings are.
+  // The beginning of this text, which does not depend on the settings.
   std::string Start(int version) const { return kind_ + " " + std::to_string(version); }
 
  private:
@@ -89,8 +89,8 @@ class Reader {
   // Returns a number that must lie in [least, most]; else the file is damaged, and the result is `least`.
   int64_t Count(int64_t least, int64_t most);
 
-  // Reads the header and returns whether it has `signature`. If not, the replay was saved with other settings. In files
-  // of version 1, the header has no checksum.
+  // Reads the header and returns whether it has `signature`. If not, `status` says why: the file is damaged, or the
+  // replay was saved with other settings. In files of version 1, the header has no checksum.
   bool CheckHeader(const FileSignature& signature);
   // The version of the format, which the header says.
   int version() const { return version_; }
@@ -141,7 +141,7 @@ class SlabReader {
     int64_t begin, end, slabs_begin, num_slabs;
   };
 
-  // Throws std::bad_alloc without memory.
+  // Throws std::bad_alloc if there is not enough memory.
   void ReadSlabs(const RowLayout& layout, const std::shared_ptr<StoreCounters>& counters, int64_t num_slabs,
                  Reader* reader);
   // `least` is the first row with which the range may begin.
@@ -152,7 +152,7 @@ class SlabReader {
   std::vector<std::shared_ptr<Slab>> slabs_;
 };
 
-// Counts and keys in a file are at most so large.
+// The largest count or key that a file may have.
 constexpr int64_t kMostInFile = int64_t{1} << 62;
 
 }  // namespace scalable_agents

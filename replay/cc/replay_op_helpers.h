@@ -66,7 +66,7 @@ inline absl::Status CheckVector(tensorflow::OpKernelContext* context, const char
   return tensorflow::errors::InvalidArgument(name, ": want [", size, "], got ", vector->shape().DebugString());
 }
 
-// The rows of unroll number `unroll`, of num_unrolls, in a tensor [rows, num_unrolls, ...] with so many bytes in a row.
+// The rows of unroll number `unroll` in a tensor [rows, num_unrolls, ...], which has `bytes` bytes per row and unroll.
 inline StridedRows RowsOf(const tensorflow::Tensor& tensor, int64_t bytes, int64_t unroll, int64_t num_unrolls) {
   return {Data(tensor) + unroll * bytes, num_unrolls * bytes};
 }

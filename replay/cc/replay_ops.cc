@@ -59,7 +59,7 @@ REGISTER_OP("SequenceReplayAvailable")
     .Output("available: int64")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc("Whether an insert and a sample of batch_size sequences would not be Unavailable now: [2], 0 or 1.");
+    .Doc("Returns [2]: 1 if an insert, and a sample of batch_size sequences, would not be Unavailable now, else 0.");
 
 REGISTER_OP("SequenceReplayInsert")
     .Input("handle: resource")
@@ -119,7 +119,7 @@ REGISTER_OP("SequenceReplayStatistics")
     .Output("statistics: int64")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc("Returns counts, in the order of replay.Statistics.");
+    .Doc("Returns counts, in the order of sequence_replay.Statistics.");
 
 REGISTER_OP("SequenceReplaySave")
     .Input("handle: resource")
@@ -133,9 +133,11 @@ REGISTER_OP("SequenceReplayRestore")
     .Input("path: string")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Restores what was saved. Unavailable: the file cannot be read. InvalidArgument: it is damaged or another.");
+    .Doc(
+        "Restores what was saved. Unavailable: the file cannot be read, or is damaged. InvalidArgument: it was saved "
+        "with other settings, or the replay is not empty.");
 
-// Which trained steps of n sequences exist: [length, n].
+// Sets the output `trains`, [length, n]: which trained steps of n sequences exist.
 absl::Status SetTrains(OpKernelContext* context, const SequenceGeometry& geometry, int64_t n,
                        const std::function<const Sequence&(int64_t)>& sequence) {
   Tensor* trains;
@@ -231,7 +233,7 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
   std::vector<Field> states_;
 };
 
-// The rows of new sequences that Insert returns: [length + 1, n, ...] of each of these components.
+// Sets the output `signals`: of each of these components, the rows of the new sequences, [length + 1, n, ...].
 absl::Status SetSignals(OpKernelContext* context, const Resource& resource, const std::vector<int>& components,
                         const std::vector<std::shared_ptr<const Sequence>>& inserted) {
   const ReplayOptions& options = resource.replay.options();
@@ -274,7 +276,7 @@ absl::Status Insert(OpKernelContext* context, Resource* resource) {
     }
   }
 
-  // One question for all of them: if some were inserted and others not, their keys would be lost.
+  // MayInsert is asked once for all unrolls: if it stopped the op after some, the keys of these would be lost.
   if (const Status status = resource->replay.MayInsert(); !status.ok()) return ToTensorFlow(status);
   std::vector<std::shared_ptr<const Sequence>> inserted;
   for (int64_t i = 0; i < num_unrolls; ++i) {

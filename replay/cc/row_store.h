@@ -14,10 +14,10 @@ namespace scalable_agents {
 struct RowComponent {
   int64_t bytes = 0;       // Of a row in the store. Of a stack of frames, the store has the newest frame only.
   int stack = 1;           // k > 1: reading also returns the k-1 frames before the first row.
-  int64_t unit_bytes = 1;  // Bytes along the last axis of one frame. Files say them.
+  int64_t unit_bytes = 1;  // Bytes along the last axis of one frame. Only the signature of files has them.
 };
 
-// Rows in memory that belongs to somebody else: row i begins at data + i * stride.
+// Rows in memory that the caller owns: row i begins at data + i * stride.
 struct StridedRows {
   const char* data = nullptr;
   int64_t stride = 0;
@@ -44,7 +44,7 @@ class RowLayout {
   int64_t offset(int component, int64_t row_in_slab) const {
     return offsets_[component] + row_in_slab * components_[component].bytes;
   }
-  // The number of rows before a row that reading it needs.
+  // The number of rows before a row that are needed to stack its frames.
   int history() const { return history_; }
 
  private:
@@ -59,7 +59,7 @@ class RowLayout {
 // are written. A slab exists as long as it has owners.
 class Slab {
  public:
-  // Throws std::bad_alloc without memory.
+  // Throws std::bad_alloc if there is not enough memory.
   Slab(const RowLayout& layout, std::shared_ptr<StoreCounters> counters);
   ~Slab();
   Slab(const Slab&) = delete;
@@ -80,7 +80,7 @@ class Slab {
   std::atomic<int> num_rows_{0};
 };
 
-// Consecutive rows, by the slabs that have them. Copies share the slabs.
+// Consecutive rows, and the slabs that hold them. Copies share the slabs.
 class RowRange {
  public:
   RowRange() = default;
@@ -99,8 +99,8 @@ class RowRange {
   // zeros, except for the frames before `begin` that the stack of row `begin` needs, if the range has them.
   void Read(const RowLayout& layout, int component, int64_t first, int64_t num_rows, char* to, int64_t to_stride) const;
 
-  // Copies the k-1 frames before `row`, the oldest one first. Those of other episodes, and those before the ones that
-  // Read copies, are zeros.
+  // Copies the k-1 frames before `row`, the oldest one first. Frames of other episodes, and frames before the first one
+  // that Read copies, are zeros.
   void ReadEarlier(const RowLayout& layout, int component, int64_t row, char* to) const;
 
  private:
@@ -113,14 +113,14 @@ class RowRange {
   std::vector<std::shared_ptr<Slab>> slabs_;
 };
 
-// The rows that may still be needed, numbered from 0. Not thread-safe.
+// The rows of a segment of a stream, numbered from 0. Keeps those that may still be needed. Not thread-safe.
 class RowStream {
  public:
   RowStream(const RowLayout* layout, std::shared_ptr<StoreCounters> counters)
       : layout_(*layout), counters_(std::move(counters)) {}
 
-  // Appends a row: component c is copied from rows[c].row(i). Throws std::bad_alloc without memory; nothing is
-  // appended.
+  // Appends a row: component c is copied from rows[c].row(i). Throws std::bad_alloc if there is not enough memory; then
+  // nothing is appended.
   void Append(const std::vector<StridedRows>& rows, int64_t i);
 
   // The range [begin, end), with `history` more rows before it if there are any.
@@ -136,7 +136,7 @@ class RowStream {
   const std::shared_ptr<StoreCounters> counters_;
   std::vector<std::shared_ptr<Slab>> slabs_;
   int64_t slabs_begin_ = 0;  // The first row of slabs_[0].
-  int64_t num_rows_ = 0;     // Also of dropped slabs.
+  int64_t num_rows_ = 0;     // Rows ever appended, also those of dropped slabs.
 };
 
 }  // namespace scalable_agents

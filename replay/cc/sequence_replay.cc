@@ -15,7 +15,7 @@ namespace {
 // A sequence of priority 0 would never be sampled again, and if all had this priority, none could be.
 constexpr double kSmallestPriority = 1e-6;
 
-// A stream is forgotten when so many sequences, or as many as the capacity, have come since its last unroll.
+// A stream is forgotten when this many sequences, or the capacity if that is more, have come since its last unroll.
 constexpr int64_t kForgottenAfter = 10'000;
 
 ReplayOptions WithHistory(ReplayOptions options, const RowLayout& layout) {
@@ -52,7 +52,7 @@ Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_p
     stream->segment.reset();
     return ResourceExhausted("there is not enough memory for the rows of another unroll");
   }
-  // Both are destroyed without the replay's lock. Forgotten streams belong to actors that have stopped.
+  // Both are destroyed at the end, without the replay's lock. Forgotten streams belong to actors that have stopped.
   const auto replaced = Add(sequences);
   const auto forgotten = streams_.Forget(next_key() - std::max(options_.capacity, kForgottenAfter));
   inserted->insert(inserted->end(), sequences.begin(), sequences.end());
@@ -83,7 +83,7 @@ void SequenceReplay::Append(const NewUnroll& unroll, Stream* stream, std::vector
   std::vector<Window> windows;
   for (int i = is_new ? 0 : 1; i < unroll.num_rows; ++i) {
     const int64_t row = segment.rows.num_rows();
-    // Before the row is added to the planner, which may complete a window that needs the state.
+    // The state is kept before the planner gets the row, because this row may complete a window that needs the state.
     if (row > 0 && segment.planner.WantsState(row - 1, options_.state_offsets)) {
       segment.states.emplace_back(row - 1, StateOf(unroll, i));
     }

@@ -29,14 +29,14 @@ struct ReplayOptions {
   SequenceGeometry geometry;         // Its history is that of the components.
   int64_t capacity = 1;              // In sequences.
   double priority_exponent = 0;      // alpha. 0: sequences are drawn uniformly, and need no priority.
-  int64_t max_times_sampled = 0;     // A sequence leaves the replay when it has been drawn so often. 0: no limit.
+  int64_t max_times_sampled = 0;     // A sequence leaves the replay when it has been drawn this often. 0: no limit.
   RateLimit rate_limit;
 };
 
 // A recurrent state: its fields one after the other.
 using RecurrentState = std::shared_ptr<const std::vector<char>>;
 
-// A sequence in the replay. It does not change, and exists as long as somebody reads it.
+// A sequence in the replay. It does not change, and exists as long as a reader holds it.
 struct Sequence {
   int64_t key = 0;
   int64_t stream_id = 0;
@@ -58,7 +58,7 @@ struct Sequence {
 // A sequence that was drawn.
 struct Sampled {
   std::shared_ptr<const Sequence> sequence;
-  double probability = 0;  // With which each draw gives this sequence.
+  double probability = 0;  // The probability that a draw gives this sequence.
   int64_t age = 0;         // Batches sampled since it was inserted.
 };
 
@@ -88,7 +88,8 @@ class SequenceReplay {
  public:
   explicit SequenceReplay(const ReplayOptions& options);
 
-  // Says whether unrolls may be inserted now: Insert does not ask. kUnavailable: inserting must wait for sampling.
+  // Says whether unrolls may be inserted now. Insert itself does not check it. kUnavailable: inserting must wait for
+  // sampling.
   //
   // Inserting waits only while it is ahead and the largest batch that was asked for so far could be drawn. So inserting
   // and sampling never wait for each other. Proof: let Sample(n) be kUnavailable, with an n that it accepts, so
@@ -135,14 +136,14 @@ class SequenceReplay {
 
   // Writes all sequences and their priorities to a file. The lock is held only while the list of sequences is copied.
   // Streams are not written: the rows that do not belong to a sequence yet are lost.
-  // kUnavailable: the file cannot be written. What is there must be deleted.
+  // kUnavailable: the file cannot be written. The caller must delete what is there of it.
   Status Save(const std::string& path) const;
 
   // kInvalidArgument: `options` differ from this replay's.
   Status CheckSame(const ReplayOptions& options) const;
 
   // Restores what Save wrote, into an empty replay.
-  // kUnavailable: the file cannot be read, or is damaged. kInvalidArgument: it is that of a replay with other options.
+  // kUnavailable: the file cannot be read, or is damaged. kInvalidArgument: it is from a replay with other options.
   Status Restore(const std::string& path);
 
   ReplayStatistics GetStatistics() const;
@@ -156,19 +157,19 @@ class SequenceReplay {
         : rows(layout, counters), planner(geometry, first_step) {}
     RowStream rows;
     WindowPlanner planner;
-    std::deque<std::pair<int64_t, RecurrentState>> states;  // The row before which each one was, and the state.
+    std::deque<std::pair<int64_t, RecurrentState>> states;  // A row, and the recurrent state before it.
     int64_t stream_row = 0;                                 // Number of row 0 in the stream.
-    std::vector<std::weak_ptr<const Sequence>> newest;      // Those that were complete with the last unroll.
+    std::vector<std::weak_ptr<const Sequence>> newest;      // The sequences that the last unroll completed.
   };
   using Stream = StreamTable<Segment>::Stream;
 
-  // Appends the rows to the stream, and the sequences that are complete with them to `sequences`. If the unroll is the
-  // stream's last one, which has come before, appends its sequences to `repeated`.
+  // Appends the rows to the stream, and the sequences that they complete to `sequences`. If the unroll is the stream's
+  // last one once more, appends that one's sequences to `repeated` instead.
   void Append(const NewUnroll& unroll, Stream* stream, std::vector<std::shared_ptr<Sequence>>* sequences,
               std::vector<std::shared_ptr<const Sequence>>* repeated) REQUIRES(stream->mutex);
   RecurrentState StateOf(const NewUnroll& unroll, int row) const;
   std::shared_ptr<Sequence> MakeSequence(const Window& window, const Stream& stream) const REQUIRES(stream.mutex);
-  // Gives the sequences their keys and adds them. Returns what they replace, to be deleted without the lock.
+  // Gives the sequences their keys and adds them. Returns the ones that they replace, to be deleted without the lock.
   std::vector<std::shared_ptr<const Sequence>> Add(const std::vector<std::shared_ptr<Sequence>>& sequences);
   int64_t next_key() const;
   int64_t Slot(int64_t key) const { return key % options_.capacity; }
@@ -176,7 +177,7 @@ class SequenceReplay {
   Status CheckSample(int64_t n) REQUIRES(mutex_);
   // The size of the largest batch that the rate limit and max_times_sampled ever allow.
   double LargestBatch() const;
-  // Says whether n sequences can be drawn, as far as it does not depend on the rate limit. If so, fewer can be, too.
+  // Says whether the replay has sequences for n draws; it does not ask the rate limit's lead. If so, also for fewer.
   Status CheckDraws(int64_t n) const REQUIRES(mutex_);
   // Sets the weight of a slot, and with it the draws that are left.
   void SetWeight(int64_t slot, double weight) REQUIRES(mutex_);
@@ -190,7 +191,7 @@ class SequenceReplay {
   StreamTable<Segment> streams_;  // A stream's time is the replay's next key at its last unroll.
 
   mutable Mutex mutex_;
-  // By slot: the newest ones, in a ring. Null for those that have left.
+  // By slot, in a ring: the newest sequences. Null for those that have left.
   std::vector<std::shared_ptr<const Sequence>> sequences_ GUARDED_BY(mutex_);
   SumTree weights_ GUARDED_BY(mutex_);                     // By slot; 0 for sequences without a priority.
   std::vector<int64_t> times_sampled_ GUARDED_BY(mutex_);  // By slot. Empty without max_times_sampled.

@@ -27,7 +27,7 @@ FileSignature SequenceReplay::Signature(const ReplayOptions& options) {
   signature.Add("done", options.done);
   signature.Add("exponent", options.priority_exponent);
   signature.Add("capacity", options.capacity);
-  // Files from before there was this option have no such word.
+  // Files that are older than this option do not have it.
   if (options.max_times_sampled > 0) signature.Add("max_times_sampled", options.max_times_sampled);
   return signature;
 }
@@ -90,7 +90,7 @@ Status SequenceReplay::Restore(const std::string& path) {
   if (!reader.CheckHeader(Signature(options_))) return reader.status();
   const int64_t next_key = reader.Count(0, kMostInFile), sampled_batches = reader.Count(0, kMostInFile);
   const int64_t sampled = reader.Count(0, kMostInFile);
-  if (reader.version() < 3) {  // These had two counts more, of waits.
+  if (reader.version() < 3) {  // Older files have two more counts, of waits.
     for (int unused = 0; unused < 2; ++unused) reader.Count(0, kMostInFile);
   }
   const int64_t num_slabs = reader.Count(0, kMostInFile);

@@ -1,4 +1,4 @@
-// A small random number generator for draws that a seed repeats.
+// A small random number generator: the same seed gives the same draws.
 #ifndef SCALABLE_AGENTS_REPLAY_CC_SPLIT_MIX_H_
 #define SCALABLE_AGENTS_REPLAY_CC_SPLIT_MIX_H_
 

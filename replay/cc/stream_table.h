@@ -40,7 +40,7 @@ class StreamTable {
     Mutex mutex;                                         // Held while an unroll is appended.
     std::unique_ptr<Segment> segment GUARDED_BY(mutex);  // Null: the next unroll begins a new one.
     int64_t next_index GUARDED_BY(mutex) = 0;            // Of the unroll that continues the segment.
-    int64_t last_time = 0;                               // When it was found last. The table's lock guards it.
+    int64_t last_time = 0;                               // When it was last found. The table's lock guards it.
   };
 
   // Returns a stream. If it is new, it has no segment. `now` is any count that grows with time.
@@ -58,7 +58,7 @@ class StreamTable {
   }
 
   // Says how unroll number `index` continues the segment. Unless it is repeated, the one after it is expected next. If
-  // it is the first one of a segment, the stream has none any more, and the caller makes one.
+  // it is the first one of a new segment, the stream's segment is null, and the caller makes one.
   Continuation Admit(int64_t index, Stream* stream) REQUIRES(stream->mutex) {
     if (stream->segment && index < stream->next_index) {
       MutexLock lock(mutex_);
@@ -74,7 +74,7 @@ class StreamTable {
     return stream->segment ? Continuation::kNext : Continuation::kFirst;
   }
 
-  // Removes the streams that were found last before `time`. They are returned, to be deleted where no lock is held.
+  // Removes the streams that were last found before `time`. They are returned, to be deleted where no lock is held.
   std::vector<std::shared_ptr<Stream>> Forget(int64_t time) {
     std::vector<std::shared_ptr<Stream>> forgotten;
     MutexLock lock(mutex_);
@@ -96,7 +96,7 @@ class StreamTable {
 
  private:
   mutable Mutex mutex_;
-  std::list<std::shared_ptr<Stream>> streams_ GUARDED_BY(mutex_);  // The one that was found last is the last.
+  std::list<std::shared_ptr<Stream>> streams_ GUARDED_BY(mutex_);  // In the order in which they were last found.
   std::unordered_map<int64_t, typename std::list<std::shared_ptr<Stream>>::iterator> stream_by_id_ GUARDED_BY(mutex_);
   StreamStatistics statistics_ GUARDED_BY(mutex_);
 };

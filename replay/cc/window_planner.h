@@ -34,7 +34,7 @@ struct Window {
 // last reward. A sequence that contains it is padded at its end. The last sequence of an episode is the first one that
 // reaches the end, because later ones would train only steps that this one trains as well.
 //
-// A sequence of a running episode is complete one row after its last one. The actor's value of the last row, from which
+// A sequence of a running episode is complete one row after its last row. The actor's value of the last row, from which
 // first priorities are computed, comes with the action taken there, and so one row later (actor/unroll.py).
 //
 // A segment may begin in the middle of an episode, after rows were lost. Its first rows then only complete stacks of
