@@ -56,7 +56,7 @@ class Policy(NamedTuple):
 
 
 def seed_of(training_seed: int) -> int:
-  """The seed of an evaluation. Its episodes differ from those that a run with `training_seed` has learned from."""
+  """Returns the seed of an evaluation. Its episodes differ from those that a run with `training_seed` has played."""
   return (training_seed + _SEED_OFFSET) % 2**31
 
 

@@ -69,7 +69,7 @@ def _main():
   out = os.fdopen(os.dup(sys.stdout.fileno()), 'w')
   os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What libraries print goes to the log.
   request = json.load(sys.stdin)
-  if os.getppid() != request['trainer']:  # It has ended before this process asked to end with it.
+  if os.getppid() != request['trainer']:  # The trainer ended before this process could ask to end with it.
     return
   tf.config.set_visible_devices([], 'GPU')
   tf.config.threading.set_intra_op_parallelism_threads(1)

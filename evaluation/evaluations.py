@@ -21,7 +21,7 @@ from scalable_agents.processes import background_process
 from scalable_agents.records import run_directory
 from scalable_agents.training import definition
 
-_ENVIRONMENTS = 4  # At most so many play at a time.
+_ENVIRONMENTS = 4  # The largest number that plays at a time.
 _CHECK_SECONDS = 0.2
 
 
@@ -66,7 +66,7 @@ class Evaluations:
   def begin_if_due(self, saved_frames: int):
     """Begins an evaluation and returns at once, if none is running and one is due.
 
-    It is due if an interval has ended since the last evaluation began, and there is a checkpoint of after its end.
+    It is due if an interval has ended since the last evaluation began, and a checkpoint was made after that end.
 
     Args:
       saved_frames: environment frames of the newest checkpoint that is complete.
@@ -87,7 +87,7 @@ class Evaluations:
       is_interrupted: whether not to wait any longer.
     """
     if self._process.is_running or self._begun_frames < saved_frames:
-      self._say('the last checkpoint is evaluated; Ctrl-C ends this')
+      self._say('evaluating the last checkpoint; Ctrl-C ends this')
     while not is_interrupted() and (self._process.is_running or self._begun_frames < saved_frames):
       if not self._process.is_running:
         self._begin(saved_frames)
@@ -105,7 +105,7 @@ class Evaluations:
     """Takes the result of an evaluation. Called from another thread."""
     if not reason:
       row = json.loads(output)
-      self._begun_frames = row['environment_frames']  # Meanwhile there may have been a newer checkpoint.
+      self._begun_frames = row['environment_frames']  # The process may have found a newer checkpoint.
       self._results.append(row)
       return
     self._say(f'no evaluation after {self._begun_frames:,} frames: {reason}; the next one begins when it is due')

@@ -60,14 +60,14 @@ def record(policy, selection: acting.Selection, level: str, protocol: dict[str, 
 def show(policy, selection: acting.Selection, level: str, protocol: dict[str, Any], seed: int, timeout_seconds: float,
          *make_viewers: Callable[[Fraction], contextlib.AbstractContextManager[Viewer]],
          max_seconds: float = 0.) -> evaluator_lib.Episode:
-  """Plays an episode before viewers.
+  """Plays an episode and shows it to viewers.
 
   Args:
     policy: evaluation.Policy, or another object with its `agent` and `learner_steps`.
     selection, level, protocol, seed: as for `record`.
-    timeout_seconds: time for the environment to be made, and for each step.
+    timeout_seconds: how long to wait until the environment is made, and for each step.
     *make_viewers: each makes a viewer, given the number of pictures per second.
-    max_seconds: ends after so many seconds of the level's time. 0: at the end of the episode.
+    max_seconds: ends after this many seconds of the level's time. 0: at the end of the episode.
   Returns:
     The episode, or its beginning.
   Raises:
@@ -85,7 +85,7 @@ def show(policy, selection: acting.Selection, level: str, protocol: dict[str, An
 
 
 def _play_episode(policy, selection, environment, seed, viewers, max_steps) -> evaluator_lib.Episode:
-  """Plays an episode; viewers get the picture before the first step and after every step. 0 steps: all of it."""
+  """Plays an episode; viewers get the picture before the first step and after each. 0 `max_steps`: all of it."""
   step = tf.function(lambda *args: policy.agent.step(*args, selection), autograph=False)
   agent_state = policy.agent.initial_state(1)
   row = environment.advance()

@@ -34,7 +34,7 @@ class _Clock:
 
 
 class Terminal:
-  """Draws pictures as characters. Each is the upper half of a block, so that it shows two points in 256 colours."""
+  """Draws pictures as characters. Each is a half block, whose two colours, of 256, show two points."""
 
   def __init__(self, pictures_per_second: Fraction, title: str, stream: TextIO):
     """Draws nothing yet.

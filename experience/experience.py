@@ -60,7 +60,7 @@ class Experience:
     """Waits for the next batch, in a graph.
 
     Returns:
-      The batch, and the counts of what has arrived with it. Their shapes must be the same each time; with others,
+      The batch, and the counts of what has arrived with it. Their shapes must be the same each time. With other shapes,
       several learners would trace their step again.
     Raises:
       tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
@@ -72,20 +72,20 @@ class Experience:
 
     Args:
       sample: Batch.sample.
-      feedback: learner_step.Loss.feedback of that batch, for example new priorities. Zeros if the update was skipped:
-        as priorities, these are the smallest ones, so that what cannot be learned from is not drawn all the time.
+      feedback: learner_step.Loss.feedback of that batch, for example new priorities. Zeros if the update was skipped.
+        As priorities, zeros are the smallest, so a batch that cannot be learned from is not drawn all the time.
     """
 
   def metrics(self) -> dict[str, Any]:
-    """Metrics of the experience for a row of metrics.jsonl: name -> number, or text; see metric_table.TEXTS."""
+    """Returns the experience's metrics for a row of metrics.jsonl: name -> number, or text; see metric_table.TEXTS."""
     return self._intake.metrics()
 
   def warnings(self) -> list[str]:
-    """Messages for the user about faults since the last call, one line each."""
+    """Returns messages for the user about faults since the last call, one line each."""
     return self._intake.warnings()
 
   def save(self, folder: str) -> None:
-    """Writes the state that a resumed run needs to a folder beside the checkpoint. Without state it writes nothing.
+    """Writes the state that a resumed run needs to a folder beside the checkpoint. If there is none, writes nothing.
 
     The state may be newer than the checkpoint, by what has arrived since its variables were copied.
 
@@ -119,7 +119,7 @@ class QueueExperience(Experience):
 
 
 class ReplayingExperience(Experience):
-  """Batches come out of a replay. Subclasses implement `take_batch`, `_take_in`, `_is_ready` and `metrics`."""
+  """Gives batches from a replay. Subclasses implement `take_batch`, `_take_in`, `_is_ready` and `metrics`."""
 
   def __init__(self, intake: intake_lib.Intake, unrolls_per_batch: int, replay: Any, is_saved: bool, seed: int):
     """Takes `unrolls_per_batch` unrolls for each batch. `replay` has `update`, `save` and `restore`."""

@@ -48,14 +48,14 @@ def merge(arrived: Sequence[Arrived]) -> Arrived:
 
 
 def finite(episodes: Episodes) -> Episodes:
-  """The episodes with finite returns, as NumPy arrays. A NaN would make every mean that includes it NaN."""
+  """Returns the episodes with finite returns, as NumPy arrays. One NaN would make the mean of all returns NaN."""
   is_finite = np.isfinite(episodes.returns)
   return Episodes(*(values[is_finite] for values in episodes))
 
 
 class Intake:
   """The queue of a learner process."""
-  # See checkpoint.Beside. Without the saved order, an unroll that is sent again is learned from again.
+  # See checkpoint.Beside. Without the saved order, an unroll that arrives twice is learned from twice.
   is_required = False
 
   def __init__(self, unroll_spec, capacity: int, frames_per_step: int,
@@ -134,11 +134,11 @@ class Intake:
       self._order.restore(json_text.parse(file.read()))
 
   def metrics(self) -> dict[str, float]:
-    """Metrics for a row of metrics.jsonl: unrolls in the queue, and the totals of missing and of late unrolls."""
+    """Returns metrics for a row of metrics.jsonl: unrolls in the queue, and totals of missing and of late unrolls."""
     return {'queue_size': self._queue.size(), **self._order.metrics()}
 
   def warnings(self) -> list[str]:
-    """Messages for the user about unrolls dropped, missing or late since the last call, one line each."""
+    """Returns messages for the user about unrolls dropped, missing or late since the last call, one line each."""
     lines = [self._order.warning()]
     if dropped := self._dropped - self._warned:
       self._warned += dropped

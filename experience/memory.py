@@ -36,7 +36,7 @@ def check_environments(levels, num_environments: int) -> None:
 def check_stored_frames(specification: environment_workers.Specification, steps: int, capacity: int) -> None:
   """Checks that the observations of a full replay fit into memory, as soon as they are known.
 
-  What else there is, batches for example, is counted by `check_replay` when all environments are made.
+  When all environments are made, `check_replay` also counts the rest, for example the batches.
 
   Args:
     specification: the environments.
@@ -100,7 +100,7 @@ def check_replay(replay_bytes: int, capacity: int, unit: str, batch_bytes: int =
     batch_bytes: memory of a batch; 0 if this process has none.
     batch_size: the size of the batch, --batch_size.
     new_bytes: memory of the new unrolls that are taken in together; 0 if they are counted elsewhere.
-    new: what they are, for the message.
+    new: a name of these unrolls, for the message.
   Raises:
     errors.UserError: they do not fit. The message says which capacity would.
   """

@@ -1,8 +1,8 @@
 """The experience of an actor-critic with replay: each batch has new unrolls, and unrolls from a replay.
 
-Espeholt et al. 2018 (IMPALA), section 5.2.2; Schmitt et al. 2020 (LASER), sections 3 and 5.1. New unrolls are learned
-from once, online, unless all learning is from the replay, and go into the replay. So the ratio of replayed to new agent
-steps is the same on every machine.
+Espeholt et al. 2018 (IMPALA), section 5.2.2; Schmitt et al. 2020 (LASER), sections 3 and 5.1. New unrolls go into the
+replay. They are also learned from once, online, unless the agent learns from the replay only. Each batch waits for a
+fixed number of new unrolls, so the ratio of replayed to new agent steps is the same on every machine.
 """
 
 from typing import Any, NamedTuple
@@ -61,7 +61,7 @@ class MixedExperience(experience.ReplayingExperience):
       drawn = self._replay.draw(self._settings.num_replayed, self._next_seed())
       new, arrived = self._take_in()
       unroll, num_online = drawn.unroll, 0
-      # Rows of nothing are of no version. With version 0, they would seem to be old.
+      # If nothing was drawn, the rows are zeros. With version 0, policy_lag would count them as very old.
       unroll = unroll._replace(parameter_version=tf.where(
           drawn.key >= 0, unroll.parameter_version, tf.reduce_max(new.parameter_version)))
       if self._settings.learns_new:
@@ -86,7 +86,7 @@ class MixedExperience(experience.ReplayingExperience):
 
   def restore(self, folder: str) -> None:
     """See Experience."""
-    if self._settings.is_saved:  # Otherwise the run had a replay of its own before, and shares one now.
+    if self._settings.is_saved:  # Otherwise the file is from before --nosave_replay or --shared_replay was given.
       super().restore(folder)
 
   def close(self) -> None:

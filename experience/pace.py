@@ -1,4 +1,4 @@
-"""The rule that agents with a shared replay run at equal speed: whoever is ahead of the slowest agent waits.
+"""Keeps agents with a shared replay at equal speed: an agent that is too far ahead of the slowest one waits.
 
 Schmitt et al. 2020 (LASER), section 5.1: the agents of a sweep "run concurrently at identical speed". So they have
 equal shares of the replay, and each agent's score can be compared with the others' at the same number of steps.
@@ -18,15 +18,15 @@ class _Member(NamedTuple):
 class Pace:
   """Knows the positions of the agents that are present. Any number of threads may call all methods at once.
 
-  An agent that joins, or comes back, gets the position of the slowest agent. So nobody waits for what a dead agent has
-  missed.
+  An agent that joins, or comes back, gets the position of the slowest agent. So the others need not wait until it has
+  caught up with them.
   """
 
   def __init__(self, forgotten_seconds: float):
     """Begins without agents.
 
     Args:
-      forgotten_seconds: an agent without a report for so long counts as gone, and nobody waits for it.
+      forgotten_seconds: an agent without a report for this long counts as gone, and the others do not wait for it.
     """
     self._forgotten_seconds = forgotten_seconds
     self._members: dict[str, _Member] = {}
@@ -54,7 +54,7 @@ class Pace:
       self._left.add(agent)
 
   def even(self, now: float) -> dict[str, int]:
-    """Returns, for each present agent, how many agent steps it had made if it were where the slowest agent is."""
+    """Returns, for each present agent, the agent steps at which it would be level with the slowest agent."""
     with self._lock:
       self._forget(now)
       slowest = self._slowest()

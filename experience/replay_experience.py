@@ -47,7 +47,7 @@ class SequenceSample(NamedTuple):
 
 class SentStates(NamedTuple):
   """The recurrent states that are sent with an unroll: those that the replay needs."""
-  row: Any    # [K] int32. t: the state is that of agent_output[t], the one before row t-1. 0: the place is not used.
+  row: Any    # [K] int32. t: the state of agent_output[t], which is the one before row t-1. 0: the place is not used.
   state: Any  # nest of [K, ...].
 
 
@@ -90,10 +90,11 @@ class ReplayExperience(experience.ReplayingExperience):
       frame_stacks: name -> k for each observation that is a stack of k frames.
       settings: the settings.
       seed: of the samples.
-      starts: tells from an EnvironmentOutput of [T+1, B] in which rows an episode starts, so that no sequence goes on.
+      starts: takes an EnvironmentOutput of [T+1, B], and returns [T+1, B] bool: the rows in which an episode starts,
+        where sequences end.
       first_priorities: returns the priorities [n] of new sequences. Its arguments are an Unroll of [length + 1, n],
-        with what the trained steps led to and one more row (replay.Inserted.signals), and `trains` [length, n]. Of the
-        Unroll, only numbers per row are there, not observations.
+        with what the trained steps led to and one more row (sequence_replay.Inserted.signals), and `trains`
+        [length, n]. The Unroll has no observations.
     Raises:
       errors.UserError: the machine has too little memory for a full replay.
     """
@@ -166,10 +167,10 @@ def to_send(unroll: unroll_lib.Unroll, settings: ReplaySettings) -> unroll_lib.U
     unroll: an Unroll of tensors of [T+1, ...]. Two fields of its agent_output are about the row that was acted on:
       `agent_state`, the recurrent state before it; and `episode_step`, [T+1] int32, its number, counted from the start
       of its episode, or of its stream with cross_episodes.
-    settings: those of the ReplayExperience.
+    settings: the settings of the ReplayExperience.
   Returns:
     The unroll, with SentStates in agent_output.agent_state, and without Unroll.agent_state and without
-    Unroll.earlier_frames, which the replay has from the rows before.
+    Unroll.earlier_frames, which the replay has in the rows before.
   """
   geometry, state_offsets = settings.geometry, settings.state_offsets
   step = unroll.agent_output.episode_step

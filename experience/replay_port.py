@@ -4,10 +4,12 @@ Schmitt et al. 2020 (LASER), section 5.1. TensorFlow's own server runs inside th
 session in an agent's process finds the replay by its name; it inserts unrolls and takes replayed ones, and no Python of
 this process takes part. The agents' side is shared_replay.py.
 
-The first agent that connects says what a row of the replay looks like. The contents and this contract are saved at
-intervals, so that a replay job that is started again continues with its last checkpoint.
+The first agent that connects says what a row of the replay looks like. This description is called the contract
+(`make_replay`). It is saved, and so are the contents at intervals. A replay job that is started again continues with
+them.
 
-The port has no authentication on any network interface. Anyone who reaches it can run any graph in this process.
+The port opens on all network interfaces and has no authentication. Anyone who reaches it can run any graph in this
+process.
 """
 
 from collections.abc import Callable
@@ -112,7 +114,7 @@ class ReplayPort:
 
   def _open(self, address):
     """Opens the port and restores what was saved. Raises errors.UserError."""
-    tf.config.set_visible_devices([], 'GPU')  # Their memory is for the agents.
+    tf.config.set_visible_devices([], 'GPU')  # The memory of GPUs is for the agents.
     try:
       self._lock = sessions.open_port(JOB, address, 'replay', 'shared_replay')
     except ports.PortError as error:
@@ -192,7 +194,7 @@ class ReplayPort:
           'empty replay, or choose another --logdir') from error
 
   def _make(self, contract):
-    """Makes and returns the replay of a contract. Raises ValueError if it is none, UserError if memory is too small."""
+    """Returns the replay of a contract. Raises ValueError if it describes none, UserError if memory is too small."""
     try:
       needed, capacity = episode_replay.memory_bytes(row_spec(contract), 1), int(contract['replay_capacity'])
       replay = make_replay(contract, REPLAY)
@@ -218,7 +220,7 @@ class ReplayPort:
         self._error = error
         self._stop.set()
         return
-      except ValueError as error:  # Anybody may send anything.
+      except ValueError as error:  # Anyone who reaches the port can send any bytes.
         self._say(f'a malformed report was ignored: {error}')
 
   def _take(self, report):
@@ -245,7 +247,7 @@ class ReplayPort:
 
 
 def _check_is_here(address: str):
-  """Checks that HOST of HOST:PORT is this machine, where alone the port would open. Raises errors.UserError."""
+  """Checks that HOST of HOST:PORT is this machine, because the port opens here. Raises errors.UserError."""
   host, port = ports.split_address(address)
   advice = f'start the replay on the machine of that name, or give localhost:{port}, which opens on all interfaces too'
   try:
@@ -271,7 +273,7 @@ def _read_report(text: bytes) -> _Report:
   except (ValueError, RecursionError):
     values = None
   if not isinstance(values, dict) or values.keys() != set(_Report._fields):
-    raise ValueError('it is no JSON object with the fields of a report, or too long')
+    raise ValueError('it is not a JSON object with the fields of a report, or it is too long')
   report = _Report(**values)
   if (type(report.agent) is not str or type(report.steps) is not int or report.steps < 0 or
       type(report.leaving) is not bool or not isinstance(report.contract, dict | None)):

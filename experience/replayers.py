@@ -1,10 +1,10 @@
 """Replayers: actors without environments. They step through stored episodes to find the network's recurrent states.
 
 Schmitt et al. 2020 (LASER), section 5.1 and appendices A.2 and B: a replayer draws an episode uniformly, goes through
-it from its start with the latest parameters, and goes on with the next one, as an actor does. What it goes through is
-cut into unrolls. Each unroll starts with a state computed by the current network: states from older or other networks
-are not valid for it. The behaviour policy's logits are those that were stored. An agent
-without recurrent state skips the computation.
+it from its start with the latest parameters, and goes on with the next one, as an actor does. Its rows are cut into
+unrolls. Each unroll starts with a state computed by the current network: states from older or other networks are not
+valid for it. The behaviour policy's logits are those that were stored. An agent without recurrent state skips the
+computation.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _LONG = (f'an episode has more than {episode_replay.LONGEST_EPISODE:,} agent ste
 
 
 class Replayers(unroll_replay.Replay):
-  """Stores episodes, and draws unrolls from replayers, each of which goes through episodes of its own."""
+  """Stores episodes, and takes unrolls from replayers, each of which goes through episodes of its own."""
 
   def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int],
                replay: episode_replay.EpisodeReplay | shared_replay.SharedReplay, number: int, agent: Any,

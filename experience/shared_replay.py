@@ -1,9 +1,9 @@
 """An agent's side of a shared replay: a replay of episodes in another process, which several agents write and read.
 
 Schmitt et al. 2020 (LASER), section 5.1. The other side is replay_port.py. All calls have a deadline, so an agent
-notices when the replay job is gone. It then waits, and connects again when the job is back. What it sent meanwhile, it
-sends again; the replay ignores what it has already. Nothing of an episode can be mixed with another one: see the reset
-of positions in `next`.
+notices when the replay job is gone. It then waits, and connects again when the job is back. It sends an unroll again if
+it got no answer; the replay ignores an unroll that it has already. Episodes of different replay jobs cannot be mixed
+up, because `next` resets the replayers' positions.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from scalable_agents.replay import replay_rows
 
 _ANSWER_SECONDS = 10.       # The deadline of a call. A healthy replay answers within a second. A dead one is silent.
 _RETRY_SECONDS = 0.5        # The time between two attempts to connect.
-_TICK_SECONDS = 0.02        # The time between two looks whether the slower agents have caught up.
+_TICK_SECONDS = 0.02        # The time between two checks whether the slower agents have caught up.
 _FAREWELL_SECONDS = 1.      # Time to tell the replay job that this agent leaves.
 _FIRST_WORD_SECONDS = 5.    # After this long without a replay, the user gets a message.
 _LATER_WORDS_SECONDS = 30.  # The time between further messages.
@@ -52,7 +52,7 @@ class _Nodes(NamedTuple):
   enqueue_report: tf.Operation
   unrolls: list[tf.Tensor]    # Placeholders: stream_id, index, and the components of the rows.
   insert: tf.Operation
-  num_impossible: tf.Tensor   # [] int64, the unrolls that are not inserted, since they cannot be right.
+  num_impossible: tf.Tensor   # [] int64, the invalid unrolls, which are not inserted.
   position: list[tf.Tensor]   # Placeholders: key, step, seed, minimum_size.
   replayed: list[tf.Tensor]   # The components of an episode_replay.Replayed.
   statistics: tf.Tensor       # [n] int64, as episode_replay.Statistics.
@@ -80,7 +80,7 @@ def _make_graph(contract, check) -> _Nodes:
 
 
 def _only(possible, ids, rows):
-  """Returns ids, each [B], and rows, each [T+1, B, ...], of the possible unrolls. Copies only if some are not."""
+  """Returns ids, each [B], and rows, each [T+1, B, ...], of the valid unrolls. Copies only if some are invalid."""
   def take():
     places = tf.where(possible)[:, 0]
     return [tf.gather(each, places) for each in ids], [tf.gather(each, places, axis=1) for each in rows]
@@ -101,8 +101,8 @@ class SharedReplay:
         same.
       settings: other settings that all agents must have in common. JSON can hold them.
       tolerance: agent steps by which this agent may be ahead of the slowest one.
-      check: takes the indices of unrolls and their rows, in a graph of the replay job, and returns which unrolls can be
-        right: [B] bool. The others are not stored.
+      check: takes the indices of unrolls and their rows, in a graph of the replay job, and returns [B] bool, which
+        unrolls are valid. The others are not stored.
     """
     rows = replay_rows.Rows(row_spec, frame_stacks)
     contract = dict(rows=sessions.specs(row_spec), stacks=tf.nest.flatten(frame_stacks), done=done(rows.numbers),
@@ -117,11 +117,11 @@ class SharedReplay:
         self._contract, lambda index, components: check(index, tf.nest.pack_sequence_as(row_spec, components)))
     self._agent = uuid.uuid4().hex
     self._steps = 0
-    self._even = None           # Its agent steps if it were where the slowest agent is; None if that is not known.
+    self._even = None           # The steps at which it would be level with the slowest agent; None if not known.
     self._waits_for_agents = self._waits_for_job = False
     self._connection = None
-    self._lock = threading.Lock()  # The lock guards the connection.
-    self._position_incarnation = None  # Of the replay job that gave the replayers their positions.
+    self._lock = threading.Lock()  # Guards the connection.
+    self._position_incarnation = None  # Id of the replay job that gave the replayers their positions.
     self._closed = threading.Event()
     self._warnings = []
     self._num_impossible = 0
@@ -130,7 +130,7 @@ class SharedReplay:
 
   @property
   def lead(self) -> int:
-    """The agent steps by which this agent is ahead of the slowest one, as far as it is known."""
+    """The agent steps by which this agent is ahead of the slowest one; 0 if that is not known."""
     even = self._even
     return 0 if even is None else self._steps - even
 
@@ -142,11 +142,11 @@ class SharedReplay:
     return 'other agents' if self._waits_for_agents else ''
 
   def insert(self, stream_id: tf.Tensor, index: tf.Tensor, rows):
-    """See EpisodeReplay.insert. Then it waits while this agent is too far ahead of the slowest one."""
+    """See EpisodeReplay.insert. Afterwards it waits while this agent is too far ahead of the slowest one."""
     return tf.numpy_function(self._insert, [stream_id, index, *tf.nest.flatten(rows)], [])
 
   def next(self, key: tf.Tensor, step: tf.Tensor, seed: tf.Tensor, minimum_size: int = 1) -> episode_replay.Replayed:
-    """See EpisodeReplay.next. If the replay job is another one than in the call before, all replayers start anew."""
+    """See EpisodeReplay.next. If the replay job was started again since the last call, all replayers start anew."""
     types = episode_replay.Replayed(self._rows.types, self._rows.earlier_types, *[tf.int64] * 4)
     flat = tf.numpy_function(self._next, [key, step, seed, np.int64(minimum_size)], tf.nest.flatten(types))
     rows, earlier, *vectors = tf.nest.pack_sequence_as(types, flat)
@@ -171,11 +171,11 @@ class SharedReplay:
     return self._known.steps
 
   def statistics(self) -> episode_replay.Statistics:
-    """The counts of the replay when they were heard of last. Does not wait."""
+    """Returns the counts of the replay that were received last. Does not wait."""
     return self._known
 
   def warnings(self) -> list[str]:
-    """Messages for the user since the last call, one line each."""
+    """Returns messages for the user since the last call, one line each."""
     warnings, self._warnings = self._warnings, []
     number, self._num_impossible = self._num_impossible, 0
     if number:
@@ -186,7 +186,7 @@ class SharedReplay:
   def close(self):
     """Ends every wait, and tells the replay job that this agent leaves."""
     self._closed.set()
-    leaving = threading.Thread(target=self._leave, daemon=True)  # The job may be gone, and the call wait.
+    leaving = threading.Thread(target=self._leave, daemon=True)  # If the job is gone, this call waits for long.
     leaving.start()
     leaving.join(_FAREWELL_SECONDS)
 
@@ -208,7 +208,7 @@ class SharedReplay:
 
   def _next(self, key, step, *seed_and_size):
     def run(connection):
-      # Another replay job has other episodes with the same keys, if the job was started again.
+      # If the replay job was started again, it may have other episodes with the same keys.
       known = np.where(self._position_incarnation == connection.incarnation, key, -1)
       feed = dict(zip(self._nodes.position, [known, np.where(known < 0, 0, step), *seed_and_size], strict=True))
       *replayed, counts = connection.session.run([*self._nodes.replayed, self._nodes.statistics], feed)
@@ -227,7 +227,7 @@ class SharedReplay:
     return replay_port.report_text(agent=self._agent, steps=self._steps, leaving=leaving, contract=contract)
 
   def _beat(self):
-    """Reports every few seconds, so that the others go on to wait for this agent while it is slow."""
+    """Sends a report every few seconds. Without it, the other agents would not wait for this agent while it is slow."""
     while not self._closed.wait(ports.BEAT_SECONDS):
       if connection := self._connection:
         try:

@@ -1,8 +1,8 @@
 """Unrolls as replays store them: what is left out of them, and how they are made of stored rows again.
 
 A replay stores an Unroll in which every component has a row per step: the ids of the level and of the actor are
-repeated, and the recurrent state and the ids of the stream are left out. Of a stack of frames it stores the
-newest frame.
+repeated, and the recurrent state and the ids of the stream are left out. Of a stack of frames it stores the newest
+frame.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def of_unroll(unroll: unroll_lib.Unroll) -> unroll_lib.Unroll:
 
 
 def earlier_frames(frame_stacks: Mapping[str, int], earlier: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
-  """Returns the frames before row 0 that a replay has read as Unroll has them. `earlier` is in the order of names."""
+  """Returns Unroll.earlier_frames, name -> frames. `earlier` is what a replay has read, in the order of the names."""
   names = sorted(name for name, k in frame_stacks.items() if k > 1)
   return dict(zip(names, earlier, strict=True))
 
@@ -66,7 +66,7 @@ def as_unroll(rows: unroll_lib.Unroll, exists: tf.Tensor, always: int, stream_id
     agent_state: nest of [B, ...], the recurrent state before row 0.
     earlier_frames: see Unroll.
   """
-  # Padding gets the version of another row, or it would seem to be old.
+  # Padding gets the version of another row. With version 0, policy_lag would count it as very old.
   version = tf.where(exists, rows.parameter_version, rows.parameter_version[always])
   return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], stream_id=stream_id, index=index,
                        agent_state=agent_state, earlier_frames=earlier_frames, parameter_version=version)

@@ -1,4 +1,4 @@
-"""Checks the values of unrolls from other processes, which may be faulty or may be no actor hosts at all.
+"""Checks the values of unrolls from other processes, which may be faulty or may not be actor hosts.
 
 The queue has already checked shapes and types. An id of a level that does not exist would be counted for another level,
 and an action that does not exist has no log-probability.

@@ -30,7 +30,7 @@ class UnrollOrder:
         False: unrolls 0 to i - 1 of the stream are missing. This is right at the start of a run.
         True: the stream began before this object was made, and nothing is missing. This is right in a learner that was
         restarted while its actor hosts kept running. Losses before the first unroll of a stream are then not counted.
-        An unroll that was admitted before `state` was taken is late all the same.
+        An unroll that was admitted before `state` was taken still counts as late.
       max_streams: number of streams to remember, >= 1, so that memory stays bounded whatever is sent. If there are
         more, the one with the least recent admission is forgotten. If it comes again, it counts as a new stream.
     """
@@ -48,8 +48,8 @@ class UnrollOrder:
       stream_id: [B] integers, see actor/unroll.py.
       index: [B] integers. An unroll with a negative index is late.
     Returns:
-      [B] bool, whether the unroll is admitted. It is not if it is late: if it or a later unroll of the same stream was
-      admitted before.
+      [B] bool, whether the unroll is admitted. A late unroll is not. An unroll is late if it, or a later one of the
+      same stream, was admitted before.
     Raises:
       ValueError: the shapes are not [B].
     """

@@ -42,11 +42,11 @@ class Replay:
     raise NotImplementedError
 
   def metrics(self) -> dict[str, Any]:
-    """Metrics for a row of metrics.jsonl."""
+    """Returns metrics for a row of metrics.jsonl."""
     raise NotImplementedError
 
   def warnings(self) -> list[str]:
-    """Messages for the user about faults since the last call, one line each."""
+    """Returns messages for the user about faults since the last call, one line each."""
     return []
 
   def save(self, path: str) -> None:
@@ -74,7 +74,7 @@ class UnrollReplay(Replay):
       capacity: agent steps.
       batch_size: unrolls of a batch, for the check of the memory.
       minimum_size: agent steps that it must have before the first unroll is drawn.
-      priority_exponent: see replay.SequenceReplay.
+      priority_exponent: see sequence_replay.SequenceReplay.
     Raises:
       errors.UserError: the machine has too little memory for a full replay.
     """

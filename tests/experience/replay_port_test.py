@@ -56,8 +56,8 @@ class ReportsTest(parameterized.TestCase):
   def test_what_is_no_report_is_ignored(self, text):
     self._send(text)
     self._wait_for_listener()
-    self.assertEqual(_said, ['a malformed report was ignored: it is no JSON object with the fields of a report, or too '
-                             'long'])
+    self.assertEqual(_said, ['a malformed report was ignored: it is not a JSON object with the fields of a report, or '
+                             'it is too long'])
 
   @parameterized.parameters(
       dict(agent=3), dict(agent=None), dict(steps=-1), dict(steps=1.5), dict(steps=True), dict(steps=float('inf')),
