@@ -23,12 +23,12 @@ _SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS fo
 # Debian 11, RHEL 9, Ubuntu 22.04 and Ubuntu 24.04.
 _CXX_SYMBOLS = ((25, 28), (28, 31), (29, 34), (30, 35), (33, 39))
 
-# The ops load only into the TensorFlow that they were built for, and these follow its versions.
+# The ops load only into the TensorFlow that they were built for. The packages of the second set have its versions.
 _EXACT, _SAME_SERIES = {'tensorflow'}, {'tensorboard', 'tf-keras'}
 
 
 def _dependency(requirement):
-  """Returns the range of versions that a pinned requirement stands for: from the tested one to the next major one."""
+  """Returns the range of versions for a pinned requirement: from the tested version to the next major one."""
   name, version = requirement.split('==')
   if name.partition('[')[0] in _EXACT:
     return requirement
@@ -36,7 +36,7 @@ def _dependency(requirement):
 
 
 def _dependencies(*files):
-  """Returns the ranges of versions that the pinned requirements in these files stand for."""
+  """Returns the ranges of versions for the pinned requirements in these files."""
   lines = [line for file in files for line in pathlib.Path(file).read_text(encoding='utf-8').splitlines()]
   return [_dependency(line) for line in lines if '==' in line]
 
@@ -51,10 +51,10 @@ def _library(name, folders):
 
 
 class BuildLibraries(build_ext.build_ext):
-  """Compiles the ops against the installed TensorFlow. The output has the names that it has in Bazel, as `_ops.so`."""
+  """Compiles the ops against the installed TensorFlow. The libraries have the same names as in Bazel, as `_ops.so`."""
 
   def build_extensions(self):
-    """Compiles files at the same time. setuptools compiles one after another."""
+    """Compiles several files at the same time; setuptools alone compiles one after another."""
     compile_in_turn = self.compiler.compile
 
     def compile_at_once(sources, *args, **kwargs):
@@ -93,15 +93,16 @@ class Wheel(bdist_wheel.bdist_wheel):
   """Names the wheel. The libraries have no Python symbol, so one wheel serves all versions of Python."""
 
   def get_tag(self):
-    """See bdist_wheel. The C library may not be older than the oldest one with the symbols that the libraries need."""
+    """See bdist_wheel. The tag names the oldest C library that has all symbols that the libraries need."""
     oldest = max(map(_oldest_c_library, self.get_finalized_command('build_ext').get_outputs()))
     return 'py3', 'none', f'manylinux_2_{oldest}_{platform.machine()}'
 
 
 def _oldest_c_library(library):
-  """Returns the N of the C libraries 2.N and later whose systems have all symbols that a library needs.
+  """Returns N, the oldest C library 2.N on whose systems a library loads: they have all symbols that it needs.
 
-  An editable install asks before there is a library. It stays on this machine, whose C library is then the answer.
+  An editable install calls this before the library is built. Such an install stays on this machine, so the answer is
+  this machine's C library.
   """
   own = int(platform.libc_ver()[1].split('.')[1])
   if not os.path.exists(library):

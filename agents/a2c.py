@@ -1,12 +1,12 @@
 """Batched A2C, the synchronous baseline of the IMPALA paper.
 
 Espeholt et al. 2018, section 5.1, table 1 and figure 4; Clemente et al. 2017. Environments play with the newest
-parameters, and the learner learns from what they have just played. So nothing has to be corrected, but somebody always
-waits. This file has, in this order, the loss and the definition. The network is IMPALA's (impala.py), and configs.py
-has the hyper-parameters.
+parameters, and the learner learns from what they have just played. So the learning is on-policy and needs no
+correction, but the environments and the learner always wait for each other. This file has, in this order, the loss and
+the definition. The network is IMPALA's (impala.py), and configs.py has the hyper-parameters.
 
-`batching` says who waits (figure 2). In each way there are as many environments as unrolls in a batch. All of them play
-one unroll, then the learner makes one update, then all of them go on.
+`batching` says what environments wait for while they play (figure 2). There are always as many environments as unrolls
+in a batch. All of them play one unroll, then the learner makes one update, then all of them go on.
 
   sync_step         All environments make each step together, and their actions are computed in one batch.
   sync_trajectory   Each environment makes its steps at its own pace, and its actions are computed alone.
@@ -14,7 +14,7 @@ one unroll, then the learner makes one update, then all of them go on.
                     one batch.
 
 Environments that share a process are stepped one after the other. With --num_environment_workers as large as the number
-of environments, each has a process of its own, as the paper's.
+of environments, each has a process of its own, as in the paper.
 """
 
 import dataclasses
@@ -36,8 +36,8 @@ from scalable_agents.training import run_config
 def loss(agent: impala.Agent, batch: learner_step.Batch, config: configs.ActorCriticConfig) -> learner_step.Loss:
   """The on-policy actor-critic loss with n-step returns, summed over time and batch.
 
-  The return of a step is G_tm1 = r_t + discount_t G_t, up to the value of the unroll's last state. It is the target of
-  the value, and G_tm1 - V(x_tm1) is the advantage.
+  The return of a step is G_tm1 = r_t + discount_t G_t. At the unroll's last state, G is the value of that state. G_tm1
+  is the target of the value, and G_tm1 - V(x_tm1) is the advantage.
 
   Args:
     agent, batch: as for `impala.loss`.
@@ -55,10 +55,10 @@ def loss(agent: impala.Agent, batch: learner_step.Batch, config: configs.ActorCr
 
 
 def complete_run(config: configs.A2cConfig, run: run_config.RunConfig) -> run_config.RunConfig:
-  """Returns the run's settings with an environment for each unroll of a batch, and the way of inference.
+  """Returns the run's settings with an environment for each unroll of a batch, and with the batching of `config`.
 
   Raises:
-    ValueError: another number of environments, or another way of inference, is wanted.
+    ValueError: --num_environments or --nodynamic_batching contradicts `config`.
   """
   if run.num_environments not in ('auto', config.batch_size):
     raise ValueError(f'--num_environments={run.num_environments}: want auto or {config.batch_size}: in A2C, each '

@@ -9,10 +9,10 @@ has an environment and its own copy of the parameters, and repeats:
   4. It sends the gradient to the shared parameters, to which RMSProp applies it. Meanwhile other workers have changed
      them. The metric `policy_lag` counts these updates.
 
-A worker waits for no other one, unless their environments share a process (--num_environment_workers), and none locks
-the parameters. The learner's queue holds gradients instead of unrolls, and the learner's thread applies each gradient
-as a whole, in the order of arrival, so no update is lost. Workers are on this machine, or in actor hosts on other
-machines, which differ only in the way to the queue.
+Workers do not wait for each other, unless their environments share a process (--num_environment_workers), and they do
+not lock the parameters. The learner's queue holds gradients instead of unrolls, and the learner's thread applies each
+gradient as a whole, in the order of arrival, so no update is lost. Workers are on this machine, or in actor hosts on
+other machines, which only have another way to the queue.
 
 This file has, in this order, the network, the work of a worker, the update of the shared parameters and the definition.
 The loss is that of A2C (a2c.py), and configs.py has the hyper-parameters.
@@ -58,8 +58,8 @@ def work(agent: Agent, unroll: unroll_lib.Unroll, config: configs.A3cConfig) -> 
   """Computes the gradient of a worker's loss.
 
   Args:
-    agent: has the parameters that acted.
-    unroll: of [T+1, ...] tensors.
+    agent: the network, with the parameters that acted.
+    unroll: one unroll, of [T+1, ...] tensors.
     config: A3cConfig.
   Returns:
     The unroll with a Gradient as its agent_output, and without observations and states.
@@ -79,7 +79,7 @@ def work(agent: Agent, unroll: unroll_lib.Unroll, config: configs.A3cConfig) -> 
 def loss(agent: Agent, batch: learner_step.Batch, unused_config: configs.A3cConfig) -> learner_step.Loss:
   """A loss of the shared parameters whose value and gradient are those that the worker has sent."""
   sent = batch.unroll.agent_output
-  # Its gradient is that of the worker, and nothing else of it counts.
+  # The gradient of this product is the worker's gradient. Its value is not used: it is subtracted again below.
   product = tf.add_n([tf.reduce_sum(tf.squeeze(gradient, 1) * variable)
                       for gradient, variable in zip(sent.gradients, agent.trainable_variables, strict=True)])
   return learner_step.Loss(sent.total[0, 0] + product - tf.stop_gradient(product),
@@ -87,7 +87,7 @@ def loss(agent: Agent, batch: learner_step.Batch, unused_config: configs.A3cConf
 
 
 def tuned(config: configs.A3cConfig) -> dict[str, bool]:
-  """Returns the hyper-parameters that populations tune: those of the shared update. The workers have the others."""
+  """Returns the hyper-parameters that populations tune, as impala.tuned. Only the workers use the entropy cost."""
   return {name: in_use for name, in_use in impala.tuned(config).items() if name != 'entropy_cost'}
 
 
@@ -97,7 +97,7 @@ def complete_run(config: configs.A3cConfig, run: run_config.RunConfig) -> run_co
   num_workers = run.num_environments
   if num_workers == 'auto':
     num_workers = _WORKERS if num_levels == 1 else _WORKERS_PER_LEVEL * num_levels
-  # In a synchronous run all workers begin with the same parameters.
+  # In a synchronous run all workers begin an unroll with the same parameters, so one batch can compute their actions.
   return dataclasses.replace(run, num_environments=num_workers, dynamic_batching=config.synchronous)
 
 
@@ -111,6 +111,7 @@ A3C = dataclasses.replace(
     loss=loss,
     tuned=tuned,
     complete_run=complete_run,
-    steps_between_fetches=lambda config: 1,  # Of 32 workers, each second one begins an unroll meanwhile.
+    # While 32 workers make one step each, one or two of them begin an unroll of 20 steps, with the latest parameters.
+    steps_between_fetches=lambda config: 1,
     can_have_several_learners=False,
 )

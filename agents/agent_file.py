@@ -1,8 +1,9 @@
-"""A trained agent in a small file: the variables that act, without optimiser and learner's heads, and a manifest.
+"""A trained agent in a small file: a manifest, and the variables that are needed to act.
 
-The file is an .npz archive of NumPy. The array `manifest` is the bytes of a JSON text, see `Manifest`. Each other array
-is a variable, by its number and name. With int8, a variable with two or more axes is stored as whole numbers from -127
-to 127, which `scale` (one number for each index of the last axis) multiplies.
+The optimiser, and heads that only the learner uses, are left out. The file is an .npz archive of NumPy. The array
+`manifest` is the bytes of a JSON text, see `Manifest`. Each other array is a variable, by its number and name. With
+int8, a variable with two or more axes is stored as whole numbers from -127 to 127. The array `NAME scale` has a factor
+for each index of the last axis, by which these numbers are multiplied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +34,11 @@ class Manifest(NamedTuple):
   """What the file says about the agent."""
   agent: str               # The name of its Definition.
   flags: dict[str, Any]    # The hyper-parameters and the settings of the environments.
-  versions: dict[str, str]
+  versions: dict[str, str]  # Package -> version.
   command: str             # The command that trained it, without --logdir.
   environment_frames: int  # Number of frames that the agent was trained for.
   learner_steps: int       # Number of updates.
-  evaluation: dict[str, Any] | None  # Level -> mean, median and number of episodes of the run's evaluation.json.
+  evaluation: dict[str, Any] | None  # Level -> mean, median and number of episodes in evaluation.json; None without it.
   sha256: str = ''         # Of the variables as they are stored. `write` computes it.
 
 
@@ -49,13 +50,13 @@ class AgentFile(NamedTuple):
 
 
 def write(path: str, manifest: Manifest, variables: Sequence[tf.Variable], precision: str) -> str:
-  """Writes a file, in one step. The same agent gives the same bytes.
+  """Writes a file atomically. The same agent gives the same bytes.
 
   Args:
     path: the file.
     manifest: describes the agent. Its hash is replaced.
     variables: Agent.acting_variables.
-    precision: how they are stored, one of PRECISIONS.
+    precision: how the variables are stored, one of PRECISIONS.
   Returns:
     The SHA-256 of the file.
   Raises:

@@ -336,7 +336,7 @@ def validate_r2d2(config: R2d2Config) -> None:
 
 
 def unrolls_per_batch(config: R2d2Config) -> float:
-  """The number of new unrolls per update that --samples_per_period asks for. `validate` wants about a whole number."""
+  """Returns the number of new unrolls per update for --samples_per_period; `validate_r2d2` wants about a whole one."""
   return config.batch_size * config.sequence_period / (config.samples_per_period * config.unroll_length)
 
 
@@ -359,8 +359,9 @@ class LaserConfig(PopArtImpalaConfig):
   # The replay.
   replay_share: float = setting(
       0.875, "Share of each batch's unrolls that are replayed. The others are new. Section 5.3 has 0.5, 0.75 and "
-      '0.875, and section 5.1 has 128 of 160 on Atari. To compare shares, keep the new unrolls, for example 32 with '
-      '--batch_size=64, 128 and 256, or 32 for a share of 0; else the updates per frame change as well.',
+      '0.875, and section 5.1 has 128 of 160 on Atari. To compare shares, keep the number of new unrolls per batch: '
+      'for example 32, with --batch_size=64, 128 and 256, and 32 for a share of 0. Otherwise the number of updates per '
+      'frame changes as well.',
       at_least=0, less_than=1)
   replay_capacity: int = setting(
       10_000_000, 'Capacity of the replay, in agent steps. The oldest episodes leave it first. On Atari, 10 million '
@@ -385,11 +386,11 @@ class LaserConfig(PopArtImpalaConfig):
       1., 'With --replay_sampling=prioritised: exponent (beta) of the weights that correct for the priorities. '
       'Figure 4 has 1 and 0.5.', at_least=0, at_most=1)
   shared_replay: str = setting(
-      '', 'HOST:PORT of a replay that several agents share (//agents:laser_replay). Whoever is ahead of the slowest '
-      'agent waits. Empty: the agent has its own replay. Section 5.1.', free=True)
+      '', 'HOST:PORT of a replay that several agents share (//agents:laser_replay). Agents that are ahead of the '
+      'slowest one wait. Empty: the agent has its own replay. Section 5.1.', free=True)
   learn_online: bool = setting(
-      True, 'Learn from new unrolls before they are replayed. Otherwise all unrolls of a batch are replayed, while as '
-      'many new ones arrive: the pure replay of figure 2.')
+      True, 'Also learn from new unrolls. With --nolearn_online, all unrolls of a batch are replayed. Then the new '
+      'unrolls, as many per update as otherwise, only fill the replay: the pure replay of figure 2.')
   save_replay: bool = setting(
       True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
 
@@ -398,9 +399,10 @@ def validate_laser(config: LaserConfig) -> None:
   """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
   validate_impala(config)
   if not config.clip_rho_threshold:
-    raise ValueError('--clip_rho_threshold=0: want more than 0, since nothing would be learned')
+    raise ValueError('--clip_rho_threshold=0: want more than 0, because with 0 nothing would be learned')
   if not config.learn_online and not config.replay_share:
-    raise ValueError('--nolearn_online: want a --replay_share above 0, since nothing would be learned from')
+    raise ValueError('--nolearn_online: want a --replay_share above 0, because without a replay nothing would be '
+                     'learned')
   # A replay drops whole episodes or unrolls, so that it is seldom full to its last step.
   if 2 * config.replay_minimum_size > config.replay_capacity:
     raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most half of --replay_capacity='

@@ -91,7 +91,7 @@ def export(policy: python_api.Policy, folder: str) -> None:
     policy: from `python_api.load`.
     folder: the folder to make.
   Raises:
-    errors.UserError: it is there already, or cannot be written.
+    errors.UserError: the folder exists already, or cannot be written.
   """
   if os.path.exists(folder):
     raise errors.UserError(f'--output={folder}: it is there already: choose another folder, or remove it')
@@ -114,7 +114,7 @@ def export_file(policy: python_api.Policy, logdir: str, path: str, precision: st
   Args:
     policy: from `python_api.load`.
     logdir: its run directory.
-    path: the file. It is replaced if it is there.
+    path: the file. An existing file is replaced.
     precision: one of agent_file.PRECISIONS.
   Returns:
     The SHA-256 of the file.
@@ -151,7 +151,7 @@ def _validate(config):
 
 
 def main():
-  """Exports and says where to."""
+  """Exports the agent, and prints where it is."""
   config = run_flags.config_from_flags(ExportConfig, _validate)
   policy = python_api.load(config.logdir, config.test_policy, config.test_epsilon, agent=config.agent)
   output = run_flags.user_path(config.output)

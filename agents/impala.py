@@ -210,8 +210,8 @@ def actor_critic_loss(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOu
   weights = tf.cast(steps.real_t, tf.float32)
   policy_gradient_loss = losses.policy_gradient_loss(log_pi_tm1, targets.pg_advantages, weights)
   baseline_loss = losses.baseline_loss(targets.vs, output.baseline[:-1, :, 0], weights)
-  # With the policy of log_pi_tm1, the gradients of both terms would be added in another order, which changes their last
-  # bits.
+  # The policy is made a second time. If log_pi_tm1 and the entropy shared one, TensorFlow would add their gradients in
+  # another order, which changes the last bits.
   entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]), weights)
   total = policy_gradient_loss + config.baseline_cost * baseline_loss + config.entropy_cost * entropy_loss
   terms = {'loss/policy_gradient': policy_gradient_loss, 'loss/baseline': baseline_loss, 'loss/entropy': entropy_loss}
@@ -224,7 +224,7 @@ def actor_critic_loss(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOu
 
 
 def make_optimizer(variables, config: configs.ActorCriticConfig) -> optimizers.RMSProp | optimizers.Adam:
-  """Makes the optimiser; `rmsprop_epsilon` may be a variable."""
+  """Makes the optimiser of `config`; its `rmsprop_epsilon` may be a variable."""
   if config.optimizer == 'adam':
     return optimizers.Adam(variables, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
   return optimizers.RMSProp(variables, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)

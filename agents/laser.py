@@ -31,7 +31,7 @@ from scalable_agents.learner import q_learning
 from scalable_agents.learner import trust_region
 
 _MOSTLY_REPLAYED = 0.75  # From this share on, learning takes more than half of the processors' time (make benchmark).
-_MOST_BATCHES_AHEAD = 4  # By this many batches an agent may be ahead of the slowest one that shares its replay.
+_MOST_BATCHES_AHEAD = 4  # Batches by which an agent may be ahead of the slowest one that shares its replay.
 
 Agent = popart_impala.Agent
 
@@ -72,13 +72,13 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.LaserConfig) -
 
 
 def _mean(values: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
-  """Returns the mean of the chosen values, all [T, B]. NaN, which is no value, if there are none."""
+  """Returns the mean of the chosen values; both are [T, B]. Without any it is NaN, which metrics take for no value."""
   counts = tf.cast(chosen, tf.float32)
   return tf.reduce_sum(counts * values) / tf.reduce_sum(counts)
 
 
 def tuned(config: configs.LaserConfig) -> dict[str, bool]:
-  """Returns what populations tune, as impala.tuned. Epsilon of RMSProp is fixed, as in the sweeps of section 5.1."""
+  """Returns what populations tune, as impala.tuned. RMSProp's epsilon is fixed, as in the sweeps of section 5.1."""
   return {name: in_use for name, in_use in impala.tuned(config).items() if name != 'rmsprop_epsilon'}
 
 

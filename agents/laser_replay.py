@@ -38,7 +38,7 @@ class ReplayConfig:
   logdir: str = setting('runs/replay', 'The folder to save the replay in. If it has a replay already, that one is '
                         'continued.')
   checkpoint_interval_seconds: float = setting(
-      600., 'Seconds between two saves. After a crash, episodes since the last one are lost.', more_than=0,
+      600., 'Seconds between two saves. After a crash, episodes since the last save are lost.', more_than=0,
       at_most=settings.MAX_SECONDS)
 
 
@@ -59,13 +59,13 @@ def main():
   logdir, screen = run_flags.user_path(config.logdir), quiet.screen()
   line = progress_lib.Line(0, 0, '{desc}', screen)
   signals = stop_signals.StopSignals()
-  signals.install()  # From now on there are files, which a clean end removes if no agent comes.
+  signals.install()  # ReplayPort makes files. If no agent comes, a clean end removes them.
   port = replay_port.ReplayPort(config.shared_replay, logdir, line.message)
   quiet.keep_log(run_directory.path(logdir, run_directory.LIBRARY_LOG))
   signals.install()  # `keep_log` has its own handler of SIGTERM.
   _, number = ports.split_address(config.shared_replay)
-  line.message(f'port {number} is open on all interfaces, for anybody: whoever reaches it can run code in this '
-               'process. Keep it on a private network')
+  line.message(f'port {number} is open on all interfaces, without authentication: anyone who reaches it can run code '
+               'in this process. Keep it on a private network')
   shown = 0.
 
   def is_over():

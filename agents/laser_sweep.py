@@ -7,8 +7,8 @@
 
 On Atari the agents are the cells of the paper's grid: learning rates 3e-4, 6e-4 and 1.2e-3 times entropy costs 5e-3,
 1e-2 and 2e-2, each for 50 million frames. On DMLab-30 they are random samples from IMPALA's ranges. Each agent has its
-own actors and its own network, and all run at equal speed: whoever is ahead waits. An agent that dies is started again,
-and joins the others. The same command resumes the sweep.
+own actors and its own network, and all run at equal speed: agents that are ahead wait. An agent that dies is started
+again, and joins the others. The same command resumes the sweep.
 
 Flags that this program does not define go to every agent. Set --num_environments, because by default each agent has as
 many environments as are good for the whole machine. --print_commands prints the commands of all processes, to start
@@ -33,7 +33,7 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
 AGENTS = tuple(name for name, preset in registry.PRESETS.items() if preset.agent == registry.AGENTS['laser'])
-# The agent of a smaller sweep has the values in the middle first. Section 5.1.
+# The cells in the middle of the grid come first, so a sweep of fewer agents has these. Section 5.1.
 _GRID = sorted(itertools.product((3e-4, 6e-4, 1.2e-3), (5e-3, 1e-2, 2e-2)),
                key=lambda cell: (cell[0] != 6e-4) + (cell[1] != 1e-2))
 _FRAMES = {'laser_atari57': 50_000_000, 'laser_dmlab30': 10_000_000_000}  # Per agent. Figure 1; table 1.
@@ -72,7 +72,7 @@ def validate(config: SweepConfig):
 
 
 def flags_of(config: SweepConfig, index: int) -> list[str]:
-  """Returns the flags that differ between the agents of a sweep, of agent `index`."""
+  """Returns the flags of agent `index` that differ between the agents of a sweep."""
   if config.agent == 'laser_atari57':
     learning_rate, entropy_cost = _GRID[index]
     sample = [f'--learning_rate={learning_rate:g}', f'--entropy_cost={entropy_cost:g}']
@@ -82,14 +82,14 @@ def flags_of(config: SweepConfig, index: int) -> list[str]:
 
 
 def commands(config: SweepConfig, others: Sequence[str], address: str) -> tuple[dict[str, list[str]], list[str]]:
-  """Returns the arguments after `python` of each process: name -> those of an agent, and those of the replay.
+  """Returns the arguments after `python` that start each agent, by its name, and those that start the replay.
 
   Args:
     config: the flags.
     others: flags for all agents.
     address: HOST:PORT of the replay.
   """
-  common = [f'--total_environment_frames={_FRAMES[config.agent]}', *others]  # The last of two equal flags counts.
+  common = [f'--total_environment_frames={_FRAMES[config.agent]}', *others]  # Of two equal flags the last counts.
   if config.share:
     common.append(f'--shared_replay={address}')
   agents = {f'agent_{index:02}': [*registry.command(config.agent), *common, *flags_of(config, index)]
@@ -98,7 +98,7 @@ def commands(config: SweepConfig, others: Sequence[str], address: str) -> tuple[
 
 
 def replay_command(address: str, folder: str) -> list[str]:
-  """Returns the arguments after `python` of the replay that the runs in a folder share."""
+  """Returns the arguments after `python` that start the replay that the runs in a folder share."""
   return ['-m', 'scalable_agents.agents.laser_replay', f'--shared_replay={address}',
           f'--logdir={os.path.join(folder, "replay")}']
 

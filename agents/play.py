@@ -4,8 +4,8 @@
   bazel run //agents:play -- --agent_file=impala_pong.npz --level_name=pong
   bazel run //agents:play -- --agent=impala --level_name=pong
 
-The first command plays the newest checkpoint of a run, the second one a file of //agents:export, and the third one an
-agent of this project's release (docs/play.md), or the run in runs/impala_pong.
+The first command plays the newest checkpoint of a run. The second one plays a file of //agents:export. The third one
+plays the run in runs/impala_pong or, if there is none, an agent of this project's release (docs/play.md).
 """
 
 from scalable_agents.processes import quiet
@@ -44,13 +44,13 @@ class PlayConfig:
                            'only without --logdir and --agent_file, or if the agent is your own.')
   level_name: str = setting('', 'The level to play. Default: the first one that the agent was trained on.')
   logdir: str = setting('', 'The run directory whose newest checkpoint plays.')
-  agent_file: str = setting('', 'The file of //agents:export that plays.')
+  agent_file: str = setting('', 'The file, made by //agents:export, whose agent plays.')
   view: str = setting('auto', 'How to show it: window, terminal, video or none. auto: in a window; if there is no '
                               'display, as a video, and in the terminal if the output goes to one.', choices=_VIEWS)
   video: str = setting('', 'Record it to this .mp4 or .gif file, whatever --view is. Default with --view=video: '
                            'AGENT_LEVEL.mp4 in the current folder.')
   num_episodes: int = setting(1, 'Number of episodes. A video has the first one.', at_least=1, at_most=1_000_000)
-  max_seconds: float = setting(0., "End each episode after so many seconds of the level's time; 0: play all of it.",
+  max_seconds: float = setting(0., "End each episode after this many seconds of the level's time; 0: play all of it.",
                                at_least=0, at_most=settings.MAX_SECONDS)
   seed: int = setting(0, 'Seed of the first episode and of its actions. Each further episode has the next one.',
                       at_least=0, at_most=settings.MAX_SEED)
@@ -58,7 +58,8 @@ class PlayConfig:
                              choices=('', 'sampled', 'greedy', 'epsilon'))
   test_epsilon: float = setting(0.001, 'With epsilon: the probability of a random action.', at_least=0, at_most=1)
   environment_timeout_seconds: float = setting(
-      60.0, 'Time for the environment to be made, and for each step.', more_than=0, at_most=settings.MAX_SECONDS)
+      60.0, 'Seconds to wait until the environment is made, and for each step.', more_than=0,
+      at_most=settings.MAX_SECONDS)
 
 
 def validate(config: PlayConfig):
@@ -99,7 +100,7 @@ def load(config: PlayConfig) -> python_api.Policy:
 
 
 def _viewers(config, name, title):
-  """Returns functions that make the viewers of the first episode, and of each further one."""
+  """Returns two lists of functions that make viewers: for the first episode, and for each further one."""
   view = config.view
   if view == 'auto':
     view = 'window' if viewers.has_window() else 'video'

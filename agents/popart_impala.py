@@ -60,12 +60,12 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.PopArtImpalaCo
 def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.NetworkOutput,
                   config: configs.PopArtImpalaConfig, trusted: tf.Tensor | None = None,
                   weights: tf.Tensor | float = 1., entropy_weights: tf.Tensor | float = 1.) -> learner_step.Loss:
-  """The loss, in which steps may have weights.
+  """The same loss, with weights of the steps.
 
   Args:
     agent, config: see `loss`.
-    unroll: the unrolls. `level_id` is [B], or [T+1, B] if the levels of their rows differ.
-    output: the network's outputs for the unrolls.
+    unroll: the unrolls, of [T+1, B, ...]. `level_id` is [B], or [T+1, B] if the levels of their rows differ.
+    output: the network's outputs for the unrolls, of [T+1, B, ...].
     trusted: [T, B] bool, the steps that targets may use, see `vtrace.from_importance_weights`. Other steps do not
       count in the statistics. None: all steps.
     weights: of the steps in the loss, [T, B] float32 or a number.
@@ -98,7 +98,8 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
   policy_gradient_loss = losses.policy_gradient_loss(
       off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets.pg_advantages / scale_tm1, weights)
   baseline_loss = losses.baseline_loss(normalized_targets, n_tm1, weights)
-  # With pi_tm1, the gradients of both terms would be added in another order, which changes their last bits.
+  # The policy is made a second time. If the entropy used pi_tm1, TensorFlow would add the gradients in another order,
+  # which changes the last bits.
   entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]), entropy_weights)
   total = policy_gradient_loss + config.baseline_cost * baseline_loss + config.entropy_cost * entropy_loss
   terms = {'loss/policy_gradient': policy_gradient_loss, 'loss/baseline': baseline_loss, 'loss/entropy': entropy_loss}
@@ -109,7 +110,7 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
     total += config.pixel_control_cost * pixel_control_loss
 
   errors = normalized_targets - tf.stop_gradient(n_tm1)
-  # The loss of each step, times T: averaged over a level's steps, it is the loss of one of its rollouts.
+  # The loss of each step, times T. Its mean over a level's steps is then the mean loss of the level's rollouts.
   of_steps = 0.5 * errors.shape[0] * weights * tf.square(errors)
   metrics = {'value_loss/normalized': popart.level_means(of_steps, level_ids[:-1], means.shape[0]),
              'value_loss/unnormalized': popart.level_means(scale_tm1**2 * of_steps, level_ids[:-1], means.shape[0])}

@@ -9,7 +9,7 @@ The program starts the members POPULATION/member_00, member_01, ... with samples
 hyper-parameters (agents/sweeps.py). With --seed=1, member i has sample i; with --seed=0, too. Populations whose seeds
 are at least 1, and at least the population's size apart, are independent.
 With --share_replay, LASER's members share a replay (Schmitt et al. 2020, figure 3), which this program serves in
-POPULATION/replay. They run at equal speed then: whoever is ahead waits.
+POPULATION/replay. They run at equal speed then: members that are ahead wait.
 It restarts members that die. The same command resumes. Flags that this program does not define go to every member.
 
 Each member is a training process with environments of its own, so 24 members need a large machine. Set
@@ -36,7 +36,7 @@ from scalable_agents.records.settings import setting
 
 # The launcher sets these flags of the members, besides the flags of LauncherConfig.
 _OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index')
-_SHARED = 'shared_replay'  # It sets this one if the members share a replay.
+_SHARED = 'shared_replay'  # It also sets this flag if the members share a replay.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +51,8 @@ class LauncherConfig:
                                  at_least=0, at_most=settings.MAX_PROCESSES)
   logdir: str = setting('runs/population', "The folder of the members' run directories. If it has a population "
                         'already, the population is resumed.')
-  seed: int = setting(1, "Member 0's random seed. Member i has this seed + i, and starts with the sample of "
-                      'hyper-parameters of this number - 1.', at_least=0,
+  seed: int = setting(1, "Member 0's random seed s. Member i has the seed s + i, and starts with sample number "
+                      's - 1 + i of the hyper-parameters (i if s is 0).', at_least=0,
                       at_most=settings.MAX_SEED - settings.MAX_PROCESSES)
   share_replay: bool = setting(False, 'Whether the members share a replay, which this program serves. Only for ' +
                                ' and '.join(laser_sweep.AGENTS) + '.')
@@ -64,7 +64,7 @@ def size_of(config: LauncherConfig) -> int:
 
 
 def first_sample(config: LauncherConfig) -> int:
-  """Returns member 0's sample of hyper-parameters; member i has the i-th one after it. Seeds 0 and 1 have the same."""
+  """Returns the number of member 0's sample; member i has the i-th one after it. Seeds 0 and 1 give the same."""
   return max(config.seed - 1, 0)
 
 

@@ -31,7 +31,7 @@ from scalable_agents.training import run_config
 
 
 class TrainingError(RuntimeError):
-  """The training has ended with an error. The message is its exit code; the reason is on the screen."""
+  """The training has ended with an error. The message is the process's exit code; the reason is on the screen."""
 
 
 def train(agent: str, **settings: Any) -> str:
@@ -78,7 +78,7 @@ class Policy:
 
   def __init__(self, job: 'StoredRun', stored: 'checkpoint.Loaded | agent_file.AgentFile', selection: acting.Selection,
                seed: int):
-    """Makes the network and reads its parameters. To be made by `load`."""
+    """Makes the network and reads its parameters. Call `load` instead of this."""
     self.name = job.agent.name
     self.config, self.levels, self.selection = job.config, job.levels, selection
     self.protocol = job.protocol
@@ -210,7 +210,7 @@ def _stored_run(name: str | None, flags: dict[str, Any], agent: str, file: str) 
   """
   candidates = [agents.find(agent)] if agent else [
       preset for preset in agents.PRESETS.values() if preset.agent == agents.AGENTS.get(str(name))]
-  # The protocol of the run's suite is the one whose settings the run has.
+  # Several suites may have this agent. The run's suite is the one whose protocol's settings were stored.
   presets = [preset for preset in candidates
              if {field.name for field in dataclasses.fields(preset.protocol)} <= flags.keys()]
   if not presets:
@@ -243,7 +243,7 @@ def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0
     errors.UserError: there is no run, no checkpoint or no file, it is damaged, or the agent cannot select actions in
       this way.
   """
-  with contextlib.suppress(RuntimeError):  # The caller has begun to use TensorFlow, and has decided.
+  with contextlib.suppress(RuntimeError):  # It is too late if the caller has used TensorFlow before.
     devices.grow_memory()
   logdir = run_flags.user_path(logdir)
   if logdir.endswith(agent_file.ENDING):

@@ -52,7 +52,7 @@ def _starts(environment, config):
 class ActorState(NamedTuple):
   """What an actor keeps from row to row."""
   network: Any             # nest of [B, 512], the recurrent state.
-  episode_step: tf.Tensor  # [B] int32, number of the next row in its episode, unless another one starts there.
+  episode_step: tf.Tensor  # [B] int32, number of the next row in its episode, unless another episode starts there.
 
 
 class BehaviourOutput(NamedTuple):
@@ -95,7 +95,7 @@ class Agent(snt.Module):
   acting_variables = trainable_variables
 
   def initial_state(self, batch_size: int | tf.Tensor) -> ActorState:
-    """Returns the state before an actor's first row."""
+    """Returns the state before an actor's first row, an ActorState of zeros [batch_size, ...]."""
     return ActorState(self.online.initial_state(batch_size), tf.zeros([batch_size], tf.int32))
 
   def step(self, inputs: acting.ActorInput, agent_state: ActorState, seed: tf.Tensor,
@@ -208,7 +208,7 @@ def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, 
                     seed: int, unused_parameters: Any) -> replay_experience.ReplayExperience:
   """Makes the replay; see Definition."""
   def first_priorities(unroll, trains):
-    """From the actor's own values: they stand for both networks. As in Ape-X."""
+    """Returns [n] priorities from the actor's values, which are used for those of both networks, as in Ape-X."""
     actor, environment = unroll.agent_output, unroll.environment_output
     real = unroll_lib.is_real(environment)
     # The value of the row that a step led to comes with the next action, one row later.

@@ -52,7 +52,7 @@ class HistoryConfig:
   logdir: str = setting('', 'The run directory of a trained R2D2 agent.')
   histories: str = setting(
       'inf,120,80,40,1,0', 'Numbers k of observations that the LSTM sees, with the present one, separated by commas; '
-      'inf for all. Figure 5, and 1.')
+      'inf for all. The default has those of figure 5, and 1.')
   num_episodes: int = setting(10, 'Episodes per level and history. Section 5.', at_least=1, at_most=1_000_000)
   num_environments: settings.Count = setting(
       'auto', 'Number of environments that are stepped in parallel. auto: as many as episodes, at most 32 per core.',
@@ -124,7 +124,7 @@ class RestrictedAgent(snt.Module):
     action = acting.epsilon_greedy(values, selection.epsilon, seed)
     matches = acting.greedy(values) == acting.greedy(true_values)
     differences = tf.abs(tf.reduce_max(values, axis=-1) - tf.reduce_max(true_values, axis=-1))
-    if tf.inside_function():  # Otherwise it is only asked for the shapes of its outputs.
+    if tf.inside_function():  # An eager call only asks for the shapes of the outputs, and is not counted.
       for variable, counts in ((self.num_steps, tf.ones_like(differences)), (self.num_matches, matches),
                                (self.value_differences, differences)):
         variable.assign_add(tf.reduce_sum(tf.cast(counts, tf.float64)))
@@ -134,7 +134,7 @@ class RestrictedAgent(snt.Module):
     """Computes the values from the present input and the earlier ones. Returns them, and the new inputs and number."""
     num_earlier = tf.where(resets, 0, num_earlier)
     inputs = tf.concat([earlier, encoded[:, tf.newaxis]], axis=1)               # [B, history, D].
-    # Resetting in every row up to the first one of the history has the state be zero there.
+    # The state is reset in every row up to the first one of the history, so it is zero there.
     first = self._num_earlier - num_earlier                                     # [B].
     is_before = tf.range(self._num_earlier + 1)[:, tf.newaxis] <= first         # [history, B].
     outputs, _ = self._core.unroll(

@@ -1,4 +1,4 @@
-"""The registry: every agent and every preset. A new agent is its file and a line in AGENTS or PRESETS.
+"""The registry: every agent and every preset. To add an agent, write its file and a line in AGENTS or PRESETS.
 
 Binaries, launchers, tables, the benchmark and the contract test read it. An agent outside this repository needs no
 line: `find` also takes 'module:NAME'. This module does not import TensorFlow.
@@ -130,8 +130,8 @@ def find(name: str) -> preset.Preset:
   """Returns a preset.
 
   Args:
-    name: one of PRESETS; or 'module:NAME' of a Preset, or of a Definition, which gets the settings of its config class
-      and of Atari. The module is also looked for in the current folder.
+    name: one of PRESETS; or 'module:NAME' of a Preset, or of a Definition, which gets the defaults of its config class
+      and the protocol of Atari. The module is also looked for in the current folder.
   Raises:
     errors.UserError: there is none of this name. The message is one line.
   """
@@ -146,7 +146,7 @@ def find(name: str) -> preset.Preset:
 
 
 def check_name(name: str) -> None:
-  """Raises ValueError, with one line, if `find` cannot know the name. Imports no agent."""
+  """Raises ValueError, with one line, unless the name is a preset or has the form module:NAME. Imports no agent."""
   if name not in PRESETS and ':' not in name:
     raise ValueError(_unknown(name))
 

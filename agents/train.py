@@ -22,7 +22,7 @@ flags.disclaim_key_flags()  # The flags belong to the binary, so that its --help
 
 
 def main(name: str) -> None:
-  """Runs the program of a preset; see registry.find. To be called before TensorFlow is imported."""
+  """Runs the program of a preset; see registry.find. Call it before TensorFlow is imported."""
   quiet.start()
   try:
     preset = registry.find(name)

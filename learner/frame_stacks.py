@@ -16,14 +16,14 @@ def stack(newest: tf.Tensor, earlier: tf.Tensor, done: tf.Tensor) -> tf.Tensor:
     earlier: [B, k-1, ..., C], the frames before row 0, the oldest one first; zeros before an episode's start.
     done: [T+1, B] bool; the row starts an episode, so the frames before it are zeros in its stack and in later ones.
   """
-  return ops.stack_frames(newest, earlier, done)  # TensorFlow's concatenation of single bytes is slow.
+  return ops.stack_frames(newest, earlier, done)  # An own op: TensorFlow's concatenation of single bytes is slow.
 
 
 def stack_compiled(newest: tf.Tensor, earlier: tf.Tensor, done: tf.Tensor) -> tf.Tensor:
-  """The same as `stack`, of TensorFlow's ops, which XLA compiles and which run on a GPU."""
+  """The same as `stack`, made of TensorFlow's own ops, which XLA can compile and which run on a GPU."""
   num_rows, num_earlier = tf.shape(newest)[0], earlier.shape[1]
   frames = tf.concat([_time_major(earlier), newest], 0)
-  # Row 0's stack begins in episode 0. Numbers of 32 bits would be compared on the host of a GPU.
+  # The rows before row 0 are in episode 0. The type is int64, because TensorFlow compares int32 on the host of a GPU.
   episode = tf.cumsum(tf.cast(done, tf.int64), 0)
   episodes = tf.pad(episode, [[num_earlier, 0], [0, 0]])
   shape = tf.concat([tf.shape(done), tf.ones([newest.shape.rank - 2], tf.int32)], 0)
@@ -42,7 +42,7 @@ def with_stacks(unroll, device: str = '/CPU:0', compiled: bool = False):
   Args:
     unroll: the batch, an Unroll of [T+1, B, ...].
     device: where the stacks are built.
-    compiled: whether XLA compiles this.
+    compiled: whether XLA compiles the caller.
   """
   build = stack if 'CPU' in device.upper() and not compiled else stack_compiled
   environment = unroll.environment_output

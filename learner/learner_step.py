@@ -1,5 +1,7 @@
-"""The learner's step, which all agents share. It has the gradient, the optimiser, XLA, several learners in step with
-each other, and the handling of numbers that are not finite.
+"""The learner's step, which all agents share.
+
+It computes the gradient, applies the optimiser, compiles the step with XLA, synchronises several learners, and skips
+updates that are not finite.
 
 An agent provides its loss, its optimiser and the hyper-parameters that may change during training. A step consists of:
 
@@ -108,10 +110,10 @@ class Learner(tf.Module):
     self._compiled_step = compile_(self._step) if self._num_learners == 1 else self._step
 
   def prepare(self, batch: Batch) -> Batch:
-    """Prepares the observations of a batch by Agent.prepare, on the host: only what is learned from must travel.
+    """Prepares the observations of a batch with Agent.prepare, on the host: only the result is copied to the device.
 
     Raises:
-      errors.UserError: the agent changes frames of which stacks are to be made.
+      errors.UserError: Agent.prepare changes an observation that is a stack of frames.
     """
     with tf.device('/CPU:0'):
       environment = batch.unroll.environment_output
@@ -127,13 +129,13 @@ class Learner(tf.Module):
   def step(self, batch: Batch) -> tuple[tf.Tensor, Any]:
     """Makes one update.
 
-    With several learners this is the part of one of them. It must then be called in a graph, in a replica's context.
+    With several learners, this is one replica's part of the update. Call it then in a graph, inside `strategy.run`.
 
     Args:
       batch: has an Unroll of [T+1, B, ...] tensors.
     Returns:
       The metrics for `read`, [n] float32, which are the same for all learners. Second, Loss.feedback; zeros if the
-      update was skipped, since it may not be finite, either.
+      update was skipped, since the feedback may not be finite, either.
     """
     with self._on_device():
       return self._compiled_step(batch)
@@ -141,14 +143,14 @@ class Learner(tf.Module):
   def read(self, metrics: tf.Tensor) -> dict[str, np.ndarray]:
     """Waits for an update, and returns its metrics by name: float32 number, or array [number of levels].
 
-    All metrics are one vector, because each copy from a GPU takes about as long. The names are those of the total and
-    the terms of the loss, those of Loss.means, and:
+    All metrics are one vector, because a copy of one number from a GPU takes about as long as a copy of all. The names
+    are those of the total and the terms of the loss, those of Loss.means, and:
 
       'grad_norm': the global norm of the gradient, before clipping.
       'learning_rate': of this update.
       'update_skipped': 1 if the loss or the gradient was not finite, so that nothing was learned; else 0.
-      'culprit': a number, for `culprit`.
-      'policy_lag': by how many updates the parameters that acted were older than the learner's, on average.
+      'culprit': the index of the first trainable variable whose gradient was not finite, for `culprit`; 0 if none.
+      'policy_lag': the mean number of updates by which the parameters that acted were older than the learner's.
     """
     with tf.device('/CPU:0'):
       return self._packing.unpack(tf.identity(metrics).numpy())
@@ -163,7 +165,7 @@ class Learner(tf.Module):
     return {name: getattr(self, name) for name in self._tuned_names}
 
   def culprit(self, metrics: Mapping[str, Any]) -> str | None:
-    """The first term of the loss, or gradient, that was not finite; None if all were.
+    """Returns the name of the first term of the loss, or else gradient, that was not finite; None if all were finite.
 
     Args:
       metrics: from `read`.
@@ -246,7 +248,7 @@ class _Packing:
     self._shapes = {}
 
   def pack(self, tensors):
-    """Name -> tensor of a known shape; returns [n] float32."""
+    """Packs name -> tensor of a known shape. Returns [n] float32."""
     self._shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     return tf.concat([tf.reshape(tf.cast(tensor, tf.float32), [-1]) for tensor in tensors.values()], axis=0)
 

@@ -61,7 +61,7 @@ def select(values: tf.Tensor, level_ids: tf.Tensor) -> tf.Tensor:
 
 
 def level_means(values: tf.Tensor, level_ids: tf.Tensor, num_levels: int) -> tf.Tensor:
-  """Averages values over those of each level.
+  """Returns the mean of each level's values.
 
   Args:
     values: [...] float32.
@@ -78,7 +78,7 @@ def split_levels(targets: tf.Tensor, counts: tf.Tensor, level_ids: tf.Tensor,
                  num_levels: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Makes a rollout for each level of each rollout, whose steps may come from several levels.
 
-  A replayer may go on with an episode of another level. The statistics then get a rollout of either level.
+  A replayer may go on with an episode of another level. The statistics then get a rollout of each of both levels.
 
   Args:
     targets: [T, B] float32, value targets.
@@ -87,7 +87,7 @@ def split_levels(targets: tf.Tensor, counts: tf.Tensor, level_ids: tf.Tensor,
     num_levels: N.
   Returns:
     For B N rollouts, in the order of the batch: the targets and the steps that count, [T, B N], and the levels [B N].
-    A rollout counts none of the steps of other levels, so that most of them have no moments.
+    In each rollout, only the steps of its own level count. Most rollouts have no such step, and so no moments.
   """
   batch = targets.shape[1]
   of_level = level_ids[..., tf.newaxis] == tf.range(num_levels)  # [T, B, N].

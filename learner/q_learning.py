@@ -12,8 +12,8 @@ def n_step_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap_values: t
                    real: tf.Tensor | None = None) -> tf.Tensor:
   """The n-step returns: G_t = sum_{k<m} D_k r_{t+k} + D_m v_{t+m} with m = min(n, T - t).
 
-  D_k is the product of the first k discounts from step t on. In the last n-1 steps of a sequence, m is smaller: they
-  bootstrap from the last row there is. The paper (section 2.3) does not say how it treats them. The steps before the
+  D_k is the product of the first k discounts from step t on. The last n-1 steps of a sequence have a smaller m: they
+  bootstrap from the sequence's last row. The paper (section 2.3) does not say how it treats them. The steps before the
   end of a truncated episode likewise bootstrap from its last row; see actor/unroll.py.
 
   Args:
@@ -38,7 +38,7 @@ def n_step_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap_values: t
     # A step that is not real earns the value of the state before it, and ends the sum.
     values_before = tf.concat([bootstrap_values[:1], bootstrap_values[:-1]], axis=0)
     rewards, discounts = tf.where(real, rewards, values_before), tf.where(real, discounts, 0.)
-  # After the last step, further ones earn nothing and stay where they are.
+  # After the last step, n - 1 more are added that earn nothing and stay in the last state.
   rewards = tf.concat([rewards, *[tf.zeros_like(rewards[:1])] * (n - 1)], axis=0)
   discounts = tf.concat([discounts, *[tf.ones_like(discounts[:1])] * (n - 1)], axis=0)
   targets = tf.concat([bootstrap_values[n - 1:], *[bootstrap_values[-1:]] * (n - 1)], axis=0)

@@ -25,7 +25,7 @@ def unrescale(x: tf.Tensor) -> tf.Tensor:
   Section 2.3 names it h^-1; this is proposition 2 of Pohlen et al. 2018.
 
   Args:
-    x: float tensor of any shape, of the size of the network's values.
+    x: float tensor of any shape, in the scale of the network's values.
   """
   magnitude = tf.abs(x)
   # With the root s, s = 1 + 2 epsilon at 0. So the quotient is 1 + w with w = 2 |x| / (s + 1 + 2 epsilon), and its

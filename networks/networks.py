@@ -59,7 +59,7 @@ class GlorotUniform(snt.initializers.Initializer):
 
 
 class Seeds:
-  """Returns a new seed for each layer, in the order of construction. So one number determines the initial network."""
+  """Gives each layer its own seed, in the order of construction. So one number determines the initial network."""
 
   def __init__(self, seed: int):
     self._seed = seed
@@ -109,8 +109,8 @@ class Convolution(snt.Module):
 def product(inputs: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   """Multiplies [..., D] by [D, E].
 
-  All leading dimensions become one. Otherwise the gradient of the weights would be one product for each time step, and
-  then their sum.
+  All leading dimensions are folded into one. Otherwise TensorFlow would compute the gradient of the weights as the sum
+  of one product for each time step.
   """
   if len(inputs.shape) == 2:
     return tf.linalg.matmul(inputs, weights)
@@ -407,7 +407,7 @@ def _recurrence(projected, keep, hidden, cell, kernel):
     tanh = tf.tanh(cells)
     hiddens_before, cells_before = (keep * tf.concat([first[tf.newaxis], later[:-1]], axis=0)
                                     for first, later in ((hidden, hiddens), (cell, cells)))
-    # The derivatives of each row's cell (and for o, of its output) by the sums that the gates are functions of.
+    # The derivatives of each row's cell (and for o, of its output) with respect to the gates' pre-activations.
     by_gates = tf.concat([g * i * (1 - i), i * (1 - g * g), cells_before * f * (1 - f), tanh * o * (1 - o)], axis=-1)
     output_by_cell, cell_by_cell = o * (1 - tanh * tanh), keep * f
 
@@ -418,7 +418,7 @@ def _recurrence(projected, keep, hidden, cell, kernel):
       return (t - 1, keep[t] * _product_float32(d_row, kernel_transposed), d_cell * cell_by_cell[t],
               d_gates.write(t, d_row))
 
-    kernel_transposed = tf.transpose(kernel)  # Once, since a product that transposes does so in each row.
+    kernel_transposed = tf.transpose(kernel)  # Once, not in each row's product.
     _, d_hidden, d_cell, d_gates = tf.while_loop(
         lambda t, *_: t >= 0, backward, (rows - 1, d_hidden, d_cell, tf.TensorArray(tf.float32, rows)))
     d_gates = d_gates.stack()
@@ -456,7 +456,7 @@ def instruction_words(instruction: tf.Tensor) -> tf.Tensor:
 def with_words(observation, observed: str):
   """Replaces 'instruction', if there is one, by its 'words', since XLA has no strings. Leading dimensions may be any.
 
-  Beside it, only the observation named `observed` is kept.
+  Of the other observations, only the one named `observed` is then kept.
   """
   if 'instruction' not in observation:
     return observation

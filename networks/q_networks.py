@@ -146,7 +146,7 @@ class QNetwork(snt.Module):
     return self.head(features), state
 
   def encode(self, inputs: acting.ActorInput) -> tf.Tensor:
-    """Returns what the LSTM gets, or without an LSTM the heads: [B, D]. The inputs are those of `step`."""
+    """Returns the inputs of the LSTM or, without an LSTM, of the heads: [B, D]. The argument is that of `step`."""
     features = self._features(inputs.observation)
     if not self.core:
       return features

@@ -90,11 +90,12 @@ class ConfigTest(parameterized.TestCase):
        'at least one of each, for example with a larger --batch_size'),
       (dict(replay_share=0.95), '--replay_share=0.95: a batch of 8 unrolls would have 0 new and 8 replayed ones: want '
        'at least one of each, for example with a larger --batch_size'),
-      (dict(clip_rho_threshold=0.), '--clip_rho_threshold=0: want more than 0, since nothing would be learned'),
+      (dict(clip_rho_threshold=0.), '--clip_rho_threshold=0: want more than 0, because with 0 nothing '
+       'would be learned'),
       (dict(replay_minimum_size=51, replay_capacity=101),
        '--replay_minimum_size=51: want at most half of --replay_capacity=101'),
-      (dict(learn_online=False, replay_share=0.), '--nolearn_online: want a --replay_share above 0, since '
-       'nothing would be learned from'),
+      (dict(learn_online=False, replay_share=0.), '--nolearn_online: want a --replay_share above 0, because '
+       'without a replay nothing would be learned'),
       (dict(shared_replay='somewhere'), '--shared_replay=somewhere: want HOST:PORT'),
       (_SHARED | dict(replay_sampling='unrolls'), '--shared_replay=localhost:20000: want --replay_sampling=episodes '
        'and a --replay_share above 0: agents share whole episodes, because their recurrent states and priorities '
