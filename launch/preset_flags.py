@@ -25,7 +25,7 @@ def define(preset: preset_lib.Preset, flag_values: flags.FlagValues = flags.FLAG
 
 
 def check(preset: preset_lib.Preset):
-  """Parses the command line, and checks each flag for itself. launch/program.py checks what flags are together.
+  """Parses the command line, and checks each flag by itself. launch/program.py checks combinations of flags.
 
   --help and a flag that cannot be parsed end the process.
 
@@ -40,7 +40,7 @@ def check(preset: preset_lib.Preset):
   config = run_flags.config_from_flags(type(preset.config))
   try:
     for level in registry.expand(config.level_name):
-      if ':' not in level:  # A user's own environment is made for the check, so this is done once, in the program.
+      if ':' not in level:  # The check of a user's own environment makes it, so only the program does this, once.
         registry.check(level)
   except (ValueError, ImportError) as error:
     raise errors.UserError(f'--level_name: {error}') from error

@@ -50,7 +50,7 @@ def run(preset: preset_lib.Preset) -> NoReturn:
   def main_and_leave():
     main(preset, agent)
     sys.stdout.flush()
-    quiet.leave(0)  # Threads may still wait for the network, and Python would crash if one of them went on meanwhile.
+    quiet.leave(0)  # Threads may still wait for the network. If one went on while Python ends, Python would crash.
 
   run_flags.run_main(main_and_leave)
 
@@ -92,7 +92,7 @@ def _read_flags(preset, agent) -> definition.Job:
   run_settings = run_config.from_flags(default_run=config.level_name)
   cluster = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate)
   if cluster.job_name == 'learner' and cluster.task > 0 and run_settings.mode == 'train':
-    # The run directory belongs to the first learner. Each other learner has one of its own; they may share no disk.
+    # The run directory belongs to the first learner. Each other learner has its own: machines may not share a disk.
     run_settings = dataclasses.replace(run_settings, logdir=f'{run_settings.logdir}_learner_{cluster.task}')
   if run_settings.mode == 'test':
     stored = run_directory.read_config(run_settings.logdir)['flags']
@@ -142,7 +142,8 @@ def _levels(config):
 def _with_sample(agent, config, is_member):
   """Returns the config with the sample of hyper-parameters that --sweep_index selects.
 
-  A sweep has a number of samples. Populations may start with any, so that several of them start differently.
+  Without a population, the sample must be one of the sweep's own. In a population it may have any number, so that
+  several populations start differently.
   """
   num_samples = agent.sweep.num_samples
   if config.sweep_index == runtime_config.NO_SAMPLE:
@@ -253,7 +254,7 @@ def _make_host(job, seed, screen, check=lambda specification: None):
     raise errors.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
                            'a process of a cluster')
   memory.check_environments(job.levels, environments)
-  # Agents whose actors have different settings know the number of all actors.
+  # An agent whose actors have different settings, such as R2D2 with its epsilons, knows the number of all actors.
   offset = cluster_config.place_offset(number, environments, getattr(job.config, 'num_actors', 0))
   try:
     return actor_host.ActorHost(
@@ -269,7 +270,7 @@ def _act(job):
   screen = quiet.screen()
   relay_port = _open_relay_port(job.cluster.relay_port, screen) if job.cluster.relay_port else None
   number = cluster_config.host_number(job.cluster)
-  host = _make_host(job, _seed_of_host(job.config.seed, number, time.time_ns()), screen)  # New episodes each time.
+  host = _make_host(job, _seed_of_host(job.config.seed, number, time.time_ns()), screen)  # Other episodes each time.
   try:
     act_loop.ActLoop(host, job, _common(job), number, screen, relay_port).act()
   finally:
@@ -285,8 +286,8 @@ def _open_relay_port(number, screen):
 
 
 def _say_port_opens(number, screen, others=''):
-  print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. '
-        f'Keep it on a private network{others}', file=screen, flush=True)
+  print(f'port {number} opens on all interfaces, without authentication: anyone who reaches it can run code in this '
+        f'process. Keep it on a private network{others}', file=screen, flush=True)
 
 
 def _test(job):

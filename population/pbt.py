@@ -13,7 +13,7 @@ _FACTOR = 1.2        # A perturbed hyper-parameter is multiplied or divided by t
 
 
 def partner(others: Sequence[int], random: np.random.RandomState) -> int | None:
-  """Returns a random one of the other members for the comparison. None if there is none."""
+  """Returns a random one of the other members, with which a member compares itself. None if there is none."""
   return int(random.choice(others)) if len(others) else None
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to continue. A kill at any time leaves the newest complete one in force.
+"""Checkpoints: everything that a run needs to continue. After a kill at any time, the newest complete one is used.
 
 TensorFlow writes a checkpoint's data first and its index last, each under a temporary name until it is complete. Then
 the file `checkpoint`, which names the latest checkpoint, is replaced in one step. TensorFlow's own tools can read all
@@ -8,9 +8,9 @@ another checkpoint, or one that was lost, is noticed.
 
 What a failed write, or a kill at any time, leaves behind is deleted at the latest before the next write.
 
-In places TensorFlow takes a path for a pattern: to delete `seed[1]/ckpt-1` it deletes `seed1/ckpt-1`. So it never gets
-the path of a run here. It writes through a path of the open directory, and it reads from a copy in memory. That copy is
-also complete when another process deletes the files meanwhile.
+In some places TensorFlow takes a path for a pattern: asked to delete `seed[1]/ckpt-1`, it deletes `seed1/ckpt-1`. So
+this module never gives TensorFlow the path of a run. TensorFlow writes through a path of the open directory, and reads
+from a copy in memory. That copy is also complete when another process deletes the files meanwhile.
 """
 
 from collections.abc import Iterator, Mapping
@@ -114,8 +114,8 @@ class Checkpointer:
   def restore(self, loaded: Loaded | None = None, partial: bool = False) -> str | None:
     """Sets all objects to the values of a checkpoint, bit for bit, before it returns.
 
-    Every variable, optimiser slots included, must have been created before. What is saved beside checkpoints stays as
-    it is if this checkpoint was saved without a folder of it.
+    Every variable, optimiser slots included, must have been created before. An object that is saved beside checkpoints
+    stays as it is if this checkpoint has no folder for it.
 
     Args:
       loaded: the checkpoint; default: the latest one in the directory.
@@ -156,14 +156,14 @@ class Checkpointer:
   def save(self, number: int | None = None) -> str:
     """Writes a checkpoint and then deletes those beyond the `keep` latest. Returns its path without suffix.
 
-    The objects must not change meanwhile. A checkpoint that is being written is finished first; if that has failed,
-    this one is written all the same before the error is raised.
+    The objects must not change meanwhile. A checkpoint that is being written is finished first. If that has failed,
+    this one is still written before the error is raised.
 
     Args:
       number: in its name; default: one more than the number of the last checkpoint saved or restored here.
     Raises:
-      CheckpointError: this checkpoint or the one that `begin_save` began cannot be written. The newest complete one
-        stays in force.
+      CheckpointError: this checkpoint or the one that `begin_save` began cannot be written. The newest complete
+        checkpoint then stays the latest one.
     """
     try:
       self._finish()

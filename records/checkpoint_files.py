@@ -1,6 +1,6 @@
-"""The files of checkpoints in their directory: which checkpoints are in force, and the removal of everything else.
+"""The files of checkpoints in their directory: which checkpoints are kept, and the removal of everything else.
 
-The file `checkpoint` names those in force, in the format of tf.train.CheckpointManager. A checkpoint `ckpt-N` has the
+The file `checkpoint` names the kept ones, in the format of tf.train.CheckpointManager. A checkpoint `ckpt-N` has the
 files ckpt-N.index and ckpt-N.data-*, and perhaps folders ckpt-N.SUFFIX beside it.
 """
 
@@ -18,7 +18,7 @@ _PART = re.compile(r'(ckpt-\d+)(?:(_temp)|\.[\w-]+(\.tempstate\d+)?)')
 
 
 def read_state(directory: str) -> list[str] | None:
-  """Returns the checkpoints in force, the latest one last; [] if STATE is damaged, None without it. Raises OSError."""
+  """Returns the kept checkpoints, the latest one last; [] if STATE is damaged, None without it. Raises OSError."""
   with contextlib.suppress(FileNotFoundError, NotADirectoryError):
     with open(os.path.join(directory, STATE), 'rb') as stream:
       text = stream.read()
@@ -34,7 +34,7 @@ def complete(directory: str) -> list[int]:
 
 
 def record(directory: str, name: str, keep: int):
-  """Makes a checkpoint the latest one, in one step. The `keep` that were recorded last stay in force."""
+  """Makes a checkpoint the latest one, atomically. Those that were recorded last, `keep` in number, are kept."""
   names = [*(earlier for earlier in _in_force(directory) if earlier != name), name][-keep:]
   state = os.path.join(directory, STATE)
   with open(state + '.new', 'w', encoding='utf-8') as stream:
@@ -44,7 +44,7 @@ def record(directory: str, name: str, keep: int):
 
 
 def remove_others(directory: str):
-  """Removes old checkpoints, and what a write or a removal has left behind that failed or was killed.
+  """Removes old checkpoints, and the files of writes and removals that have failed or were killed.
 
   Args:
     directory: of the checkpoints. No other process writes there.
@@ -60,5 +60,5 @@ def remove_others(directory: str):
 
 
 def _in_force(directory: str) -> list[str]:
-  """Returns the names of the checkpoints in force. Without a readable STATE, these are all that are complete."""
+  """Returns the names of the kept checkpoints. Without a readable STATE, these are all that are complete."""
   return read_state(directory) or [f'ckpt-{number}' for number in complete(directory)]

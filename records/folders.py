@@ -1,4 +1,4 @@
-"""The folders that are made for a run. They are removed again if the run comes to nothing."""
+"""The folders that are made for a run. They are removed again if the run fails before its first update."""
 
 from collections.abc import Iterable
 import contextlib

@@ -21,13 +21,13 @@ TEXT = 'text'  # The unit of metrics that are text. All others are numbers, or N
 # actor/HOST/ stands for any actor host.
 _SECTIONS: dict[str, dict[str, Metric]] = {
     'The run': {
-        'environment_frames': Metric('environment frames', 'frames that the learner has learned from, over all '
-                                     'restarts and levels: agent steps times action repeats'),
+        'environment_frames': Metric('environment frames', 'frames that the learner has received from the actors, over '
+                                     'all restarts and levels: agent steps times action repeats'),
         'learner_steps': Metric('updates', 'updates that the learner has made, over all restarts'),
         'skipped_updates': Metric('updates', 'updates that were skipped over all restarts, because a number was not '
                                   'finite'),
         'wall_seconds': Metric('s', 'time for which the run has trained, over all restarts'),
-        'frames_per_second': Metric('environment frames per second', 'learned from since the last row'),
+        'frames_per_second': Metric('environment frames per second', 'received since the last row'),
         'memory_megabytes': Metric('MB', 'memory of the training process and its environment workers; what they share '
                                    'counts once'),
     },

@@ -1,8 +1,8 @@
 """Writes the metrics of a run: metrics.jsonl, TensorBoard events, episodes.csv and evaluations.jsonl.
 
 Rows are not buffered in the process, so a `kill -9` loses none. A resumed run cuts the files of rows back to the frames
-of its checkpoint and appends to them. It writes TensorBoard events to a new file, which begins with an
-event that makes TensorBoard ignore the later frames of earlier files. So no row is missing or doubled, provided that
+of its checkpoint and appends to them. It writes TensorBoard events to a new file, which begins with an event that makes
+TensorBoard ignore the later frames of earlier files. So no row is missing or doubled, provided that
 
   * rows are written in the order of their frames, and
   * before a checkpoint is saved, the episodes that it counts are added and a row of its frames is written.
@@ -59,7 +59,7 @@ class MetricsWriter:
         run_directory.METRICS, run_directory.EPISODES, run_directory.EVALUATIONS))
     sizes = {file: run_rows.size_up_to(file, frames_of, environment_frames) for file, frames_of in (
         (metrics, _row_frames), (episodes, _episode_frames), (self._evaluations, _evaluation_frames))}
-    for file, size in sizes.items():  # Only after all were found undamaged.
+    for file, size in sizes.items():  # No file is cut before all were found undamaged.
       run_rows.cut(file, size)
     self.last_row = run_rows.last_metrics(logdir) or {}  # Of earlier processes; {} in a new run.
     self._seconds_before = self.last_row.get('wall_seconds', 0.)
@@ -112,8 +112,8 @@ class MetricsWriter:
     """Adds a row to evaluations.jsonl, and the mean returns to TensorBoard as `evaluation/...`.
 
     Args:
-      row: `environment_frames`, from which on the agent was evaluated; `num_episodes`, `levels` and `suite`, as in
-        evaluation.json; and what else readers may want to know.
+      row: `environment_frames`, for which the evaluated agent was trained; `num_episodes`, `levels` and `suite`, as in
+        evaluation.json; and further values, if any.
     Returns:
       The row, as readers of the file get it.
     Raises:

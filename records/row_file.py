@@ -67,7 +67,7 @@ def last(file: str) -> Row | None:
 
 
 def size_up_to(file: str, counts: Callable[[Row], bool]) -> int:
-  """Returns the size in bytes of the rows at the file's beginning that count, by binary search.
+  """Returns the size in bytes of the file's first rows, up to the last one that counts. Uses binary search.
 
   Args:
     file: the file's name.

@@ -159,7 +159,7 @@ class Run:
 
   def __exit__(self, error, *unused):
     if error and not self.has_begun:
-      self._kept -= {CONFIG}  # One that a killed process has left goes too, so that other settings can be used.
+      self._kept -= {CONFIG}  # Also remove one that a killed process has left, so that other settings can be used.
       self.undo()
     self.close()
 
@@ -203,7 +203,7 @@ def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agen
     config: every setting after overrides, name -> a value that JSON can hold, or an infinite number (saved as 'inf').
     free: the names of settings that may change when the run is resumed.
     agent: the name of the agent that is trained.
-    defaults: the defaults of settings. A run from before a setting existed has had its default.
+    defaults: the defaults of settings. A run that is older than a setting counts as one with its default.
   Returns:
     A Run, which holds the directory until it is closed.
   Raises:

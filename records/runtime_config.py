@@ -5,7 +5,7 @@ import dataclasses
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
-NO_SAMPLE = -1  # The value of sweep_index for the settings of the flags.
+NO_SAMPLE = -1  # The value of sweep_index with which no sample replaces the settings of the flags.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,5 +46,5 @@ class RuntimeConfig:
 
   @property
   def barrier(self) -> str:
-    """What environments wait for: none, unroll or step; see actor_pool.ActorPool. With none, they wait for no one."""
+    """What environments wait for: none, unroll or step; see actor_pool.ActorPool. With none, they do not wait."""
     return 'step' if self.synchronous else 'none'

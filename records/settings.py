@@ -132,7 +132,7 @@ def differences(stored: Mapping[str, Any], config: Mapping[str, Any], free: Coll
     stored: the settings that the run was started with, by name.
     config: its settings now.
     free: names of settings that may differ.
-    defaults: the default of each setting. A run from before a setting existed has had its default.
+    defaults: the default of each setting. A run that is older than a setting counts as one with its default.
   Returns:
     A text for each setting that differs, with both values.
   """

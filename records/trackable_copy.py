@@ -45,7 +45,7 @@ def copy_children(parent: Any) -> dict[str, Any]:
   """
   nodes = [(parent, tf.__internal__.tracking.AutoTrackable())]  # Objects with their copies, as they are found.
   copies = {id(parent): nodes[0][1]}
-  for original, copied in nodes:  # It grows meanwhile.
+  for original, copied in nodes:  # The list grows during the loop.
     for name, child in tf.train.TrackableView.children(original).items():
       if id(child) not in copies:
         copies[id(child)] = _copy_value(child)

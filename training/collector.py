@@ -14,7 +14,7 @@ from scalable_agents.learner import learner_step
 
 class Collected(NamedTuple):
   """A batch, and what came with it."""
-  batch: learner_step.Batch    # On the learner's device, except tensors of int32, which its function takes there.
+  batch: learner_step.Batch    # On the learner's device, except tensors of int32; see _copy.
   on_host: learner_step.Batch  # The same without observations and the agent's outputs, on the host.
   arrived: intake.Arrived      # The counts of what has arrived, on the host.
 
@@ -117,12 +117,12 @@ class Collector:
 
 
 def _copy(tensor):
-  """Copies a tensor to the device of this context. One of int32 stays: TensorFlow's functions take it on the host."""
+  """Copies a tensor to the device of this context. int32 stays on the host, where TensorFlow's functions take it."""
   return tensor if tensor.dtype == tf.int32 else tf.identity(tensor)
 
 
 def _without_outputs(batch):
-  """Returns a batch without its large components, so that it can be kept for longer."""
+  """Returns a batch without its large components, so that it takes little memory until the update has been read."""
   unroll = batch.unroll
   return batch._replace(unroll=unroll._replace(
       earlier_frames={}, environment_output=unroll.environment_output._replace(observation={}),

@@ -29,13 +29,13 @@ class CurveProcess:
     self._process = background_process.BackgroundProcess('scalable_agents.training.curve_process', self._report)
 
   def begin(self):
-    """Starts to draw a picture and returns at once. Does nothing while the picture before is being drawn."""
+    """Starts to draw a picture and returns at once. Does nothing while an earlier picture is being drawn."""
     if not self._process.is_running:
       self._process.begin(self._logdir, patience_seconds=_PATIENCE_SECONDS)
 
   def finish(self):
-    """Draws the last picture in this process. The training is over, so it cannot slow it down."""
-    self._process.finish()  # A picture that is being drawn is older than the last picture, so it is not needed.
+    """Draws the last picture in this process. Training is over, so drawing cannot slow it down."""
+    self._process.finish()  # If a picture is being drawn, it is older than the last one, and not needed.
     try:
       learning_curve.draw(self._logdir)
     except run_directory.RunDirectoryError as error:

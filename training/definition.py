@@ -1,6 +1,6 @@
-"""What an agent is: a Definition, from which the runtime makes its parts. And a Job: what one run does.
+"""A Definition says what an agent is; the runtime makes its parts from it. A Job says what one run does.
 
-agents/impala.py has the definition of IMPALA, IMPALA. The runtime imports no agent.
+For example, IMPALA in agents/impala.py is a Definition. The runtime imports no agent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -89,19 +89,19 @@ class Definition:
   make_experience: Callable[
       [intake_lib.Intake, agent_lib.EnvironmentSpec, Any, int, parameters_lib.Parameters],
       experience_lib.Experience] = queue_experience
-  # What actors send of an unroll [T+1, ...], in a graph. Only the fields agent_state, earlier_frames and agent_output
-  # may differ. In batches, the components of agent_output have an axis B after their first one, which need not be that
-  # of the rows.
+  # Returns what actors send of (unroll of [T+1, ...], config), in a graph. Only the fields agent_state, earlier_frames
+  # and agent_output may differ. In batches, the components of agent_output have an axis B after their first axis. Their
+  # first axis need not be that of the rows.
   to_send: Callable[[unroll_lib.Unroll, Any], unroll_lib.Unroll] = lambda unroll, config: unroll
-  # Makes each actor a worker that learns, as in A3C. In place of `to_send` it returns what is sent of an unroll, given
-  # (agent with the parameters that acted, unroll, config). Here the observations may differ, too.
+  # Makes each actor a worker that learns, as in A3C. It is called in place of `to_send`, with (agent, which has the
+  # parameters that acted, unroll, config), and returns what is sent. Here the observations may differ, too.
   work: Callable[[Any, unroll_lib.Unroll, Any], unroll_lib.Unroll] | None = None
   # Agent steps of each environment after which actors of the agent's paper fetch new parameters.
   steps_between_fetches: Callable[[Any], int] = lambda config: config.unroll_length
   # Whether several learners may make each update together.
   can_have_several_learners: bool = True
-  # Agent steps in a full replay in this process, or 0 without one. Its capacity is the setting `replay_capacity`. So
-  # the runtime can refuse a replay that does not fit into memory when the first environment is made.
+  # Agent steps in a full replay in this process, or 0 without one. Its capacity is the setting `replay_capacity`. With
+  # this number, the runtime refuses a replay that does not fit into memory as soon as the first environment is made.
   replay_steps: Callable[[Any], int] = lambda config: 0
   # Whether learning takes most of the time of a run on a CPU, so that its kernels should use all cores.
   mostly_learns: Callable[[Any], bool] = lambda config: False

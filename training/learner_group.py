@@ -108,7 +108,7 @@ class LearnerGroup:
 
     Args:
       learner: makes the update.
-      batches: an learner_step.Batch for each of `devices`.
+      batches: a learner_step.Batch for each of `devices`.
       arrived: for each of `devices`, the intake.Arrived of its batch.
       leaving: whether this process asks all learners to end after this update.
     Raises:

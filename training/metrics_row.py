@@ -82,9 +82,9 @@ class MetricsRow:
     Returns:
       A dict, with names from records/metric_table.py. A metric of updates is the mean of its finite values in the
       interval, or None if there are none. The metrics `time/…` are fractions of the interval. `bottleneck` is the part
-      that was busy for the largest fraction: learner, inference or environments. If these are the environments, and
-      they wait most of the time for a core that other programs use, it is other jobs. If all actors are in other
-      processes, it is learner or actors.
+      that was busy for the largest fraction: learner, inference or environments. If it would be environments, but they
+      mostly wait for cores that other programs use, it is other jobs. If all actors are in other processes, it is
+      learner or actors.
     """
     statistics = self._host.pool.statistics()
     seconds = max(self.age(), 1e-9)
@@ -106,7 +106,7 @@ class MetricsRow:
         'time/inference_idle': since.inference_waiting_ns * 1e-9 / seconds / self._host.num_loops,
         'time/environments_stepping': stepping,
     }
-    # The first of equals is named: inference is busy with its first trace while the environments start.
+    # If several are equally busy, the first one is named: while environments start, inference is busy with its trace.
     busy = {'environments': stepping, 'learner': 1 - row['time/learner_waits'],
             'inference': 1 - row['time/inference_idle']}
     if waits_for:

@@ -16,8 +16,8 @@ class Publisher:
   Attributes:
     parameters: the snapshot for this process, on the device where it acts. If the learner is there too, publishing
       and reading copy nothing.
-    version: the version of the learner's parameters, Learner.version. It is counted here too, because to read a count
-      of the learner is to wait for its update.
+    version: the version of the learner's parameters, Learner.version. It is counted here too, because reading the
+      learner's own count would wait for its update.
   """
 
   def __init__(self, learner: learner_step.Learner, policy_lag: int, device: str, shared_name: str = '',
@@ -45,17 +45,17 @@ class Publisher:
     self.version = 0
 
   def begin(self):
-    """Publishes the first parameters. Must be called when a checkpoint, if there is one, has been restored."""
+    """Publishes the first parameters. Call it after the checkpoint, if there is one, has been restored."""
     self.version = int(self._learner.version())
     self._publish(is_due=True)
 
   def publish(self):
-    """Publishes the parameters. Must be called after each update."""
+    """Publishes the parameters. Call it after each update."""
     self.version += 1
     self._publish(self._is_due())
 
   def _publish(self, is_due):
-    with tf.device(self._variables[0].device):  # Otherwise a function returns what it reads to the host.
+    with tf.device(self._variables[0].device):  # Otherwise the function would return what it reads on the host.
       parameters = self._read()
       self._recent.append((self.version, parameters))
       version, oldest = self._recent[0]

@@ -59,7 +59,7 @@ class RunConfig:
       60.0, 'A worker that does not answer for this many seconds is replaced. It answers when it has made all its '
       'environments, and each time it has stepped or reset half of them. While it compiles a map, it has 20 times as '
       'long. The time in which it waits for a processor does not count.', more_than=0, at_most=settings.MAX_SECONDS)
-  # Each step takes a fifth of a process's weight against others of its session, so three steps halve it.
+  # Each step lowers a process's weight against the other processes of its session by a fifth, so three steps halve it.
   worker_niceness: int = setting(
       3, "Added to the niceness of environment workers, so that the training process computes first. Not added if the "
       "training process's own niceness is above 0.", at_least=0, at_most=_MAX_NICENESS)

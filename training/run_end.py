@@ -7,8 +7,8 @@ import time
 
 from scalable_agents.processes import stop_signals
 
-UPDATE_PATIENCE_SECONDS = 3.  # The least time that Ctrl-C waits for the current update,
-_PATIENCE_UPDATES = 3.        # and this many times the longest update so far.
+UPDATE_PATIENCE_SECONDS = 3.  # The least time that Ctrl-C waits for the current update.
+_PATIENCE_UPDATES = 3.        # It waits for this many times the longest update so far, if that is longer.
 _SIGNAL_CHECK_SECONDS = 0.2
 _AGREEMENT_SECONDS = 60.      # Time that Ctrl-C waits for all learners to agree to leave, which they do in an update.
 _WAITING_MESSAGE_SECONDS = 30.  # If an update waits for other learners for this time, the user is told.
@@ -61,11 +61,11 @@ class RunEnd:
       self._longest_update = max(self._longest_update, time.monotonic() - began)
 
   def await_update(self, learner: threading.Thread):
-    """Waits after a signal until the learner's thread has ended, which ends after the current update.
+    """Waits, after a signal, until the learner's thread has ended. The thread ends after the current update.
 
-    It waits for a limited time: some times as long as the longest update so far has taken, so that no training since
-    the last checkpoint is lost where updates take long. A second signal ends the wait. With other learners, `wait` has
-    waited for the update already, and the longest one may have waited for them.
+    The time is limited to a few times the longest update so far. So slow updates can end too, and the training since
+    the last checkpoint is not lost. A second signal ends the wait. With other learners, `wait` has waited for the
+    update already, and the longest update may include a wait for them; so the time is UPDATE_PATIENCE_SECONDS.
 
     Args:
       learner: the thread. If it is still alive afterwards, an update is running.
@@ -74,12 +74,12 @@ class RunEnd:
     if not self.have_peers:
       patience = max(patience, _PATIENCE_UPDATES * self._longest_update)
     began, asked = time.monotonic(), self.signals.count
-    told = patience <= UPDATE_PATIENCE_SECONDS  # It is not worth a word.
+    told = patience <= UPDATE_PATIENCE_SECONDS  # The user is not told of such a short wait.
     while learner.is_alive() and time.monotonic() - began < patience and self.signals.count == asked:
       learner.join(_SIGNAL_CHECK_SECONDS)
       if not told and time.monotonic() - began > UPDATE_PATIENCE_SECONDS:
         told = True
-        self._say(f'waits up to {patience:.0f} s for the current update, to save it; a second signal ends at once')
+        self._say(f'waiting up to {patience:.0f} s for the current update, to save it; a second signal ends at once')
 
   def _await_agreement(self):
     self._say('the learners end together, with their next update; send a second signal to end without the others')
@@ -92,4 +92,4 @@ class RunEnd:
     began, now = self._update_began, time.monotonic()
     if self.have_peers and began and now - max(began, self._told_of_waiting) > _WAITING_MESSAGE_SECONDS:
       self._told_of_waiting = now
-      self._say(f'an update has been going on for {now - began:.0f} s: do all learners get unrolls?')
+      self._say(f'the current update has taken {now - began:.0f} s so far: check that every learner has actors')

@@ -108,7 +108,7 @@ class RunLog:
     Args:
       environment_frames: number of frames of the run so far.
       *more: further metrics of the row, from several parts of the program. No two of them have the same name.
-      present: hyper-parameters of this moment. Updates have them too, and the mean over updates would be in the row.
+      present: the current hyper-parameters. They replace the means over updates of the same names.
       other_restarts: environments that other processes have restarted.
     """
     merged = metrics_lib.merge(self._statistics.metrics(), *more)

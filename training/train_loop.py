@@ -42,11 +42,11 @@ from scalable_agents.training import saver as saver_lib
 from scalable_agents.training import skipped_updates
 
 _WATCH_INTERVAL_SECONDS = 10.
-_LONGEST_SILENCE_SECONDS = 10.  # If no batch arrives for this time, a row of metrics is written all the same.
+_LONGEST_SILENCE_SECONDS = 10.  # If no batch arrives for this time, a row of metrics is still written.
 
 
 def configure_tensorflow(tf32: bool = True, num_kernel_threads: int | None = None):
-  """Configures TensorFlow in this process. Must be called before TensorFlow computes anything.
+  """Configures TensorFlow in this process. Call it before TensorFlow computes anything.
 
   It also notes in the log which kernels compute on the CPU.
 
@@ -76,7 +76,7 @@ class Port(Protocol):
   environment_restarts: int
 
   def actor_name(self, actor_id: int) -> str:
-    """Says which actor of which host this is."""
+    """Returns an actor's name for messages: which actor of which host it is."""
     ...
 
   def offer(self, unroll_spec: Any, parameter_specs: Any) -> None:
@@ -86,11 +86,11 @@ class Port(Protocol):
     """Records the age of the parameters with which unrolls were made."""
 
   def metrics(self) -> dict[str, Any]:
-    """Metrics of the actor hosts, by name."""
+    """Returns metrics of the actor hosts, by name."""
     ...
 
   def warning(self) -> str:
-    """A line for the user about malformed reports, or ''."""
+    """Returns a line for the user about malformed reports, or ''."""
     ...
 
   def announce_end(self) -> None:
@@ -107,7 +107,7 @@ class Evaluations(Protocol):
     """Begins an evaluation of the newest checkpoint, if one is due."""
 
   def results(self) -> list[dict[str, Any]]:
-    """Rows for evaluations.jsonl since the last call."""
+    """Returns the rows for evaluations.jsonl since the last call."""
     ...
 
   def finish(self, saved_frames: int, is_interrupted: Callable[[], bool]) -> None:
@@ -147,8 +147,8 @@ class Trainer:
       strategy: the strategy of several learners.
       make_evaluations: called with the run directory, the environment frames of the run's last evaluation, and a
         function that shows the user a line. None if there are no evaluations during training.
-      refresh_steps: this process's actors take new parameters after so many agent steps of each environment; 0 for the
-        newest ones in each batch.
+      refresh_steps: this process's actors take new parameters after this many agent steps of each environment. 0: each
+        batch of inference has the newest ones.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       errors.UserError: the agent cannot be made for these environments, or the machine has too little memory.
@@ -171,7 +171,7 @@ class Trainer:
     self._publisher = publisher_lib.Publisher(
         self.learner, config.policy_lag, device if host.is_idle else host.device, port.parameters_name if port else '',
         job.cluster.parameter_precision if port else 'float32',
-        # A replay's replayers take parameters too, also where no environment makes steps.
+        # Without environments there are no steps to count, but replayers (LASER) still take parameters.
         lambda: not refresh_steps or host.is_idle or host.refresh_is_due(refresh_steps))
     self._intake, self._experience = self._make_experience()
     statistics = run_log.make_statistics(levels)
@@ -244,7 +244,7 @@ class Trainer:
     without it, and the run can be resumed from the checkpoint before.
 
     Learners in several processes end together, after an update that all of them make. After a second signal, or a
-    minute, this one ends without the others. That ends the others' training too, until all are started again.
+    minute, this learner ends without the others. That ends the others' training too, until all are started again.
 
     Raises:
       errors.UserError: ten updates in a row were not finite, environments cannot be kept alive, or the policy cannot

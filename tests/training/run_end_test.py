@@ -80,7 +80,7 @@ class RunEndTest(absltest.TestCase):
     end.await_update(learner)
     self.assertFalse(learner.is_alive())
     self.assertEqual(self.said, [
-        'waits up to 3000 s for the current update, to save it; a second signal ends at once'])
+        'waiting up to 3000 s for the current update, to save it; a second signal ends at once'])
 
   def test_a_second_signal_ends_the_wait_for_an_update(self):
     end = self._end(have_peers=False)
@@ -119,7 +119,7 @@ class RunEndTest(absltest.TestCase):
     with mock.patch.object(run_end, '_WAITING_MESSAGE_SECONDS', 0.05):
       waiting.start(update)
       end.wait()
-    self.assertRegex(self.said[0], r'^an update has been going on for \d+ s: do all learners get unrolls\?$')
+    self.assertRegex(self.said[0], r'^the current update has taken \d+ s so far: check that every learner has actors$')
 
 
 if __name__ == '__main__':
