@@ -1,12 +1,17 @@
 """The process that plays an evaluation during training; evaluation/evaluations.py starts it.
 
-It reads from its standard input a JSON object: what evaluations.request returns, and
+It reads a JSON object from its standard input:
 
+  agent       'module:NAME' of the agent's definition
+  config      the hyper-parameters
+  levels      the names of the levels, in their version for evaluation
+  protocol    the settings of the environments; see registry.make_from_json
+  run         the fields of a RunConfig
   directory   a path that leads to the run directory
   logdir      the name of the run directory, for messages
   trainer     the id of the training process
 
-and prints a row for evaluations.jsonl, or a line that says why there is none. It has no GPU, one thread to compute, and
+It prints a row for evaluations.jsonl, or a line that says why there is none. It uses no GPU, one thread to compute, and
 few environments, and it plays one level after the other.
 """
 

@@ -26,7 +26,7 @@ _CHECK_SECONDS = 0.2
 
 
 def request(job: definition.Job) -> dict[str, Any]:
-  """Describes the evaluations of a run as a dict that JSON can hold; evaluation_process.py has what is in it.
+  """Returns a dict that describes the evaluations of a run, for evaluation_process.py. JSON can hold it.
 
   Raises:
     errors.UserError: the agent does not support --test_policy.

@@ -93,8 +93,8 @@ class Definition:
   # and agent_output may differ. In batches, the components of agent_output have an axis B after their first axis. Their
   # first axis need not be that of the rows.
   to_send: Callable[[unroll_lib.Unroll, Any], unroll_lib.Unroll] = lambda unroll, config: unroll
-  # Makes each actor a worker that learns, as in A3C. It is called in place of `to_send`, with (agent, which has the
-  # parameters that acted, unroll, config), and returns what is sent. Here the observations may differ, too.
+  # Makes each actor a worker that learns, as in A3C. It is called with (agent, unroll, config) in place of `to_send`,
+  # and returns what is sent. The agent has the parameters that acted. Here the observations may differ, too.
   work: Callable[[Any, unroll_lib.Unroll, Any], unroll_lib.Unroll] | None = None
   # Agent steps of each environment after which actors of the agent's paper fetch new parameters.
   steps_between_fetches: Callable[[Any], int] = lambda config: config.unroll_length

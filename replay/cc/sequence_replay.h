@@ -163,8 +163,8 @@ class SequenceReplay {
   };
   using Stream = StreamTable<Segment>::Stream;
 
-  // Appends the rows to the stream, and the sequences that they complete to `sequences`. If the unroll is the stream's
-  // last one once more, appends that one's sequences to `repeated` instead.
+  // Appends the rows to the stream, and the sequences that they complete to `sequences`. If the unroll repeats the
+  // stream's last one, appends that one's sequences to `repeated` instead.
   void Append(const NewUnroll& unroll, Stream* stream, std::vector<std::shared_ptr<Sequence>>* sequences,
               std::vector<std::shared_ptr<const Sequence>>* repeated) REQUIRES(stream->mutex);
   RecurrentState StateOf(const NewUnroll& unroll, int row) const;
@@ -177,7 +177,7 @@ class SequenceReplay {
   Status CheckSample(int64_t n) REQUIRES(mutex_);
   // The size of the largest batch that the rate limit and max_times_sampled ever allow.
   double LargestBatch() const;
-  // Says whether the replay has sequences for n draws; it does not ask the rate limit's lead. If so, also for fewer.
+  // Says whether n sequences can be drawn, and so fewer, too. Does not check whether sampling is ahead.
   Status CheckDraws(int64_t n) const REQUIRES(mutex_);
   // Sets the weight of a slot, and with it the draws that are left.
   void SetWeight(int64_t slot, double weight) REQUIRES(mutex_);
