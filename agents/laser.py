@@ -72,7 +72,7 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.LaserConfig) -
 
 
 def _mean(values: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
-  """Returns the mean of the chosen values; both are [T, B]. Without any it is NaN, which metrics take for no value."""
+  """Returns the mean of the chosen values; both are [T, B]. NaN, which metrics take for no value, if none is chosen."""
   counts = tf.cast(chosen, tf.float32)
   return tf.reduce_sum(counts * values) / tf.reduce_sum(counts)
 

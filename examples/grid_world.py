@@ -8,7 +8,7 @@ MOVES = np.array([[0, 1], [0, -1], [1, 0], [-1, 0]])
 
 
 class GridWorld(gymnasium.Env):
-  """The agent walks from a corner of a grid to a goal, which is elsewhere in each episode. It observes the way."""
+  """The agent walks from a corner of a grid to a goal at a random place. It observes the way to the goal."""
 
   def __init__(self, size=5):
     self._size = size
