@@ -7,14 +7,17 @@ import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
 
-TRAINING = 'training'  # As the agent acts, and explores, in training.
+TRAINING = 'training'  # As in training, with the agent's exploration.
 SAMPLED = 'sampled'    # Sampled from the policy.
 GREEDY = 'greedy'      # The action with the highest logit or value.
 EPSILON = 'epsilon'    # A random action with probability epsilon, otherwise the greedy one.
 
 
 class ActorInput(NamedTuple):
-  """The latest row of each of B actors; actor/unroll.py says what a row is. `inputs_of` gives all rows of unrolls."""
+  """The agent's input: the latest row of each of B actors. actor/unroll.py defines a row.
+
+  For the learner, `inputs_of` returns all rows of unrolls in this structure.
+  """
   actor_id: tf.Tensor     # [B] int32, the actor's id, unique over all processes of the run.
   actor_place: tf.Tensor  # [B] float32 in [0, 1], the actor's place among the actors that play the same level. Without
                           # a cluster, 0 is the first and 1 the last. In a cluster, each process has evenly spaced
@@ -35,7 +38,7 @@ class Selection(NamedTuple):
 
 
 class ActionOutput(NamedTuple):
-  """The behaviour output of an agent whose loss needs to know nothing of the behaviour policy but the action."""
+  """The behaviour output of an agent whose loss needs only the actions of the behaviour policy."""
   action: tf.Tensor  # [...] int32.
 
 
@@ -52,7 +55,7 @@ def example_input(observation_spec) -> ActorInput:
 
 
 def inputs_of(unroll: unroll_lib.Unroll) -> ActorInput:
-  """Returns the inputs of the agent in all rows of unrolls, [T+1, B, ...]. Ids and places, () here, are for actors."""
+  """Returns the agent's input for each row of a batch of unrolls, [T+1, B, ...]. Actor ids and places are ()."""
   environment = unroll.environment_output
   return ActorInput(
       actor_id=(), actor_place=(), last_action=unroll.agent_output.action, reward=environment.reward,
@@ -87,7 +90,7 @@ def epsilon_greedy(preferences: tf.Tensor, epsilon, seed) -> tf.Tensor:
     [B] int32.
   """
   batch_size, num_actions = tf.unstack(tf.shape(preferences))
-  with tf.device('/CPU:0'):  # On a GPU too, TensorFlow reads seeds on the host.
+  with tf.device('/CPU:0'):  # TensorFlow reads seeds on the host, also for operations on a GPU.
     seeds = tf.random.experimental.stateless_split(seed, 2)
     first, second = seeds[0], seeds[1]
   is_random = tf.random.stateless_uniform([batch_size], first) < epsilon
@@ -124,8 +127,8 @@ def ladder(place: tf.Tensor, base: float, exponent: float, num_actors: int = 0) 
   Args:
     place: [B] float32, ActorInput.actor_place, which stands for i / (N - 1).
     base, exponent: the paper has 0.4 and 7.
-    num_actors: N, if each of the N epsilons is to have an actor in all processes together. The places of all processes
-      are spread evenly, so each process takes its share of them. 0 if a process has all N actors.
+    num_actors: N, the number of actors in all processes together. There are N different epsilons, and each process has
+      an even share of them. 0: each process spreads its own actors over the whole ladder.
   Returns:
     [B] float32.
   """

@@ -1,4 +1,4 @@
-"""The stacks of frames of all actors, kept on the device that acts, so that each frame travels there once."""
+"""Keeps each actor's stack of frames on the device of inference, so that each frame is copied there only once."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 class ActorFrames:
-  """The newest frames of all actors of a host. All of its inference loops share them."""
+  """The stacks of the newest frames of all actors of a host. All inference loops of the host share them."""
 
   def __init__(self, stacks: Mapping[str, tf.TensorSpec], num_actors: int, device: str):
     """Makes stacks of zeros.
@@ -14,10 +14,10 @@ class ActorFrames:
     Args:
       stacks: name -> spec [..., k C] of each observation that is a stack of k frames.
       num_actors: the number of actors.
-      device: where they are kept.
+      device: the device that keeps the stacks.
     """
     with tf.device(device):
-      self._stacks = {  # [number of actors + 1, ..., k C]. The first one is for rows of padding.
+      self._stacks = {  # [number of actors + 1, ..., k C]. Stack 0 is for rows of padding.
           name: tf.Variable(tf.zeros([num_actors + 1, *spec.shape], spec.dtype), trainable=False)
           for name, spec in stacks.items()}
 
@@ -27,7 +27,7 @@ class ActorFrames:
     Args:
       observation: name -> [n, ...], with the newest frame of each stack, [n, ..., C].
       number: [n] int64, an actor's number in its host plus 1, all different; 0 for padding.
-      done: [n] bool; the frame starts an episode, so those before it become zeros.
+      done: [n] bool; the frame starts an episode, so the earlier frames of its stack become zeros.
     Returns:
       The observation with whole stacks, [n, ..., k C].
     """

@@ -37,7 +37,7 @@ _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 
 class HostSettings(Protocol):
-  """The settings of an actor host, for which processes/run_flags.py has flags."""
+  """The settings of an actor host. Each is a flag; see processes/run_flags.py."""
 
   @property
   def num_environments(self) -> int | str: ...         # Or 'auto', see `counts`.
@@ -46,7 +46,7 @@ class HostSettings(Protocol):
   @property
   def num_inference_threads(self) -> int | str: ...    # Or 'auto'.
   @property
-  def dynamic_batching(self) -> bool: ...              # Whether inference has batches of several environments.
+  def dynamic_batching(self) -> bool: ...              # Whether a batch of inference has several environments.
   @property
   def environment_timeout_seconds(self) -> float: ...  # A worker that does not answer for this time is replaced.
   @property
@@ -62,8 +62,8 @@ def counts(run: HostSettings, levels: Sequence[str]) -> tuple[int, int, int]:
   worker steps its environments in two groups: while inference processes one group, the worker steps the other. Groups
   of 16 make batches large enough for the network to be fast.
 
-  A DeepMind Lab environment takes 230 to 450 MB, compiles maps for seconds, and ends its process when it fails. By
-  default there are therefore four per core, and each has a worker of its own.
+  A DeepMind Lab environment takes 230 to 450 MB of memory, compiles maps for seconds, and ends its process when it
+  fails. So the default is four per core, each in a worker of its own.
 
   With 0 environments the learner still makes one, to learn the observation's shape. It is never stepped.
 
@@ -95,9 +95,9 @@ def places_of(level_ids: Sequence[int], first_actor_id: int, offset: float | Non
   Args:
     level_ids: the level of each actor.
     first_actor_id: id of the first one.
-    offset: by which part of the distance between two places all places are moved, from 0 to 1; see
-      cluster_config.place_offset. None: the places of the first process of a run reach from 0 to 1, and those of the
-      others have offsets that follow from the ids.
+    offset: a number from 0 to 1, by which all places are moved, in units of the distance between two places; see
+      cluster_config.place_offset. None: the first process of a run has places from 0 to 1, and the offset of any other
+      process is computed from its actors' ids.
   Returns:
     [N] float32 in [0, 1].
   """
@@ -106,7 +106,7 @@ def places_of(level_ids: Sequence[int], first_actor_id: int, offset: float | Non
     same = np.flatnonzero(np.equal(level_ids, level_id))
     if offset is None and first_actor_id == 0 and len(same) > 1:
       places[same] = np.linspace(0, 1, len(same))
-    else:  # The multiples spread the places of all processes evenly, however many there are.
+    else:  # Multiples of the golden ratio spread the places of all processes evenly, for any number of processes.
       of_ids = (first_actor_id + same[0]) * _GOLDEN_RATIO % 1
       places[same] = (np.arange(len(same)) + (of_ids if offset is None else offset)) / len(same)
   return places
@@ -125,7 +125,7 @@ class ActorHost:
     observation_spec: dict of tf.TensorSpec, the same as in `specification`.
     device: the device of inference.
     pool: from `make_pool`.
-    unroll_spec: unroll.Unroll of tf.TensorSpec, what is sent of an unroll; from `make_pool`.
+    unroll_spec: unroll.Unroll of tf.TensorSpec, an unroll as it is sent to the learner; from `make_pool`.
   """
 
   pool: actor_pool.ActorPool
@@ -200,16 +200,17 @@ class ActorHost:
       completed_capacity, barrier: see actor_pool.ActorPool.
       report: called with a message for each fault. Its first line says what happened. The traceback of a worker may
         follow.
-      to_send: returns what is sent of an unroll, in a graph.
-      work: makes each actor a worker, which also learns. A worker keeps its parameters for a whole unroll. Then `work`
-        returns, in a graph, what is sent of the unroll, given an agent with these parameters. Only then the worker
-        takes the latest parameters and goes on. None: the actors act with the latest parameters.
+      to_send: gets an unroll and returns the part of it that is sent to the learner. Runs in a graph.
+      work: for agents whose actors also learn, such as the workers of A3C: computes what is sent to the learner, in a
+        graph. It gets an agent and a full unroll. The agent has the parameters with which the actor played the whole
+        unroll. The actor takes the latest parameters and continues after `work` has returned. None: the actors do not
+        learn, and act with the latest parameters.
     """
     if work and barrier == 'none':
-      barrier = 'unroll'  # A loop of `_work` releases each worker on its own.
+      barrier = 'unroll'  # The loops of `_make_worker_loop` release each actor on its own.
     self._is_released_alone = bool(work) and barrier == 'unroll'
     if barrier == 'step':
-      self.num_loops = 1  # Several loops would race for the batches.
+      self.num_loops = 1  # With several loops, chance would decide which loop gets a batch.
     with tf.device(self.device):
       self._agents = [make_agent() for _ in range(self.num_loops)]
     output, state = _specs_of_one_actor(self._agents[0], self.observation_spec)
@@ -232,7 +233,7 @@ class ActorHost:
 
   @property
   def held(self) -> int:
-    """The number of copies of the parameters that workers hold; see `make_pool`."""
+    """The number of copies of the parameters that actors hold: one for each actor with `work`, else 0."""
     return self.num_environments if self._work else 0
 
   @property
@@ -273,7 +274,7 @@ class ActorHost:
       self._threads.append(thread)
 
   def _make_worker_loop(self, work, agent, parameters, put):
-    """Makes a function that does the work of any worker whose unroll is full. The agent is this loop's own."""
+    """Makes a loop that takes full unrolls and sends what `work` computes from them. Only this loop uses `agent`."""
     def learn():
       unroll = self.pool.next_unroll()
       _, held = parameters.let_go([unroll.actor_id])

@@ -60,12 +60,13 @@ class ActorPool:
       agent_output_spec: NamedTuple of tf.TensorSpec for one actor. The first field is the action, int32 [].
       agent_state_spec: nest of tf.TensorSpec for one actor. Initial states are zero.
       level_ids: the index of each actor's level.
-      completed_capacity: number of full unrolls in the pool at which actors block. It can be exceeded by less than the
-        number of environments that a worker steps at once.
+      completed_capacity: number of full unrolls in the pool at which actors block. The pool may hold a few more: fewer
+        than the environments that a worker steps at once.
       environment_timeout_seconds: a worker that does not answer for this time is replaced. During long work it has
         environment_workers.LONG_WORK_FACTOR times as long.
-      barrier: what actors wait for. unroll: with full unrolls, for `release`. step: also for each other at each step,
-        in the order of their ids, which makes a run repeatable. none: for nothing but room for their unrolls.
+      barrier: what actors wait for. 'none': only for room for their full unrolls. 'unroll': an actor with a full unroll
+        waits for `release`. 'step': in addition, all actors wait for each other at each step, and the pool takes their
+        rows in the order of their ids. This makes a run repeatable.
       dynamic_batching: whether actors that need an action at the same time are in one batch of inference. Otherwise
         each batch has one actor.
       report: called with a message for each fault. Its first line says what happened. The traceback of a worker may
@@ -176,7 +177,11 @@ class ActorPool:
       ops.actor_pool_release(self._handle)
 
   def release_one(self, actor_id):
-    """Lets one actor of a pool whose barrier is `unroll` continue, if it has a full unroll. For use in graphs."""
+    """Lets one actor of a pool with barrier='unroll' continue, if it has a full unroll. For use in graphs.
+
+    Args:
+      actor_id: [] int32.
+    """
     with tf.device('/CPU:0'):
       return ops.actor_pool_release_one(self._handle, actor_id)
 
@@ -197,7 +202,7 @@ class ActorPool:
   def starting(self) -> list[int]:
     """Returns the ids of the actors whose first episodes are still being prepared: engines start, maps compile.
 
-    An actor is not among them any more once its worker has answered for the first time, also if that worker is replaced
+    An actor leaves this list when its worker answers for the first time. It does not return if that worker is replaced
     later.
     """
     for worker, header in list(self._starting.items()):
@@ -244,7 +249,7 @@ class ActorPool:
         self.close('an environment worker cannot be kept alive')
 
   def _replace(self, worker, reason):
-    """Starts new workers in its place until one succeeds."""
+    """Starts new processes in place of a failed worker, until one succeeds."""
     age_seconds = time.monotonic() - self._started_at[worker]
     reason = self._workers.explain(worker, 'failed', reason)
     while True:

@@ -1,4 +1,4 @@
-"""An agent as actors and the learner see it, a network that acts; and the environments for which it is made."""
+"""The interface of an agent, a network that acts, and the description of the environments for which it is made."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -17,7 +17,8 @@ class EnvironmentSpec:
   levels: tuple[str, ...]                   # A level_id is an index into these, in training, evaluation and resume.
   # Name -> k, for each observation that is a stack of k frames; see environments/base.py.
   frame_stacks: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  # The settings of the protocol that experience depends on, for agents that share it. Known where a run is trained.
+  # The settings of the environments that the experience depends on. Agents with a shared replay must agree on them.
+  # Empty if the agent is not made for training.
   protocol: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -62,7 +63,7 @@ class Agent(Protocol):
     """Prepares the observations of a batch, [T+1, B, ...], for the loss. It runs on the host, before they are copied to
     the learner's device.
 
-    Most agents return the observations as they are. A GPU cannot compute some operations, for example on strings. Of a
-    stack of frames, only the newest frame is there, and it must be returned as it is, because the learner's device
-    builds the stacks. The loss gets whole stacks.
+    Most agents return the observations unchanged. Others compute here what a GPU cannot compute, such as operations on
+    strings. An observation that is a stack of frames has only its newest frame here. Return it unchanged: the learner's
+    device builds the stacks from it, and the loss gets whole stacks.
     """

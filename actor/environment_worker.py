@@ -40,7 +40,7 @@ class Slot:
   """One environment and its slot in shared memory. actor/unroll.py describes the rows."""
 
   def __init__(self, environment: Any, memory: mmap.mmap, layout: shared_memory.SlotLayout, number: int):
-    """Resets nothing yet.
+    """Finds the slot in the memory. The first `advance` resets the environment.
 
     Args:
       environment: a dm_env environment with the attribute `frames_per_step`.

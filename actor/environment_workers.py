@@ -92,7 +92,8 @@ class EnvironmentWorkers:
       num_workers: number of processes, >= 1.
       timeout_seconds: time for a worker to make its environments; see `receive`.
       report: called with the number of environments made so far, each time a worker has made its environments.
-      niceness: added to a worker's niceness when it has made its environments, if this process has none above 0.
+      niceness: added to a worker's niceness after it has made its environments, unless this process has a niceness
+        above 0.
       check: called once, with the specification, when the first worker has made its environments. What it raises ends
         all workers.
 

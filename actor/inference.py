@@ -12,7 +12,7 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.actor import actor_frames
 
-_SMALLEST_BATCH = 8  # Of a GPU.
+_SMALLEST_BATCH = 8  # On a GPU. Smaller batches are padded.
 
 
 class PolicyError(Exception):
@@ -22,7 +22,7 @@ class PolicyError(Exception):
     """Makes the message.
 
     Args:
-      version: of the parameters, the number of updates before, skipped ones included.
+      version: the version of the parameters: the number of updates before, skipped ones included.
     """
     super().__init__(f"the agent's outputs are not finite with the parameters of update {version:,}: the training "
                      'has diverged, or an observation is huge; try a lower --learning_rate')
@@ -56,7 +56,7 @@ def pad(tensors):
   Args:
     tensors: a nest of [n, ...].
   Returns:
-    The padded nest, and n, by which the results are to be cut: [] int32.
+    The padded nest, and n, [] int32. Only the first n rows of the results are valid.
   """
   size = tf.shape(tf.nest.flatten(tensors)[0])[0]
   powers = tf.constant([1 << power for power in range(31)])
@@ -84,23 +84,23 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
     agent: this loop's copy of the agent; its acting variables are overwritten.
     parameters: a parameters.Parameters.
     seed: seed of random actions.
-    device: where to compute.
+    device: the device that computes the network.
     actors: the pool's actors.
     selection: how actions are selected.
-    frames: stacks of frames on that device. None: observations travel as they are.
-    hold: whether each actor acts with the parameters that it holds. All actors of a batch must hold the same ones.
-      False: with the latest ones.
+    frames: stacks of frames on that device. None: whole stacks are copied to it.
+    hold: True: each actor acts with the parameters that it holds, see parameters.ParameterSnapshot.hold. All actors of
+      a batch must hold the same version. False: all actors act with the latest parameters.
   Returns:
     A function without arguments.
   """
-  pads = 'GPU' in device.upper()  # A GPU chooses its kernels anew for each size of a batch, so there are few sizes.
+  pads = 'GPU' in device.upper()  # A GPU selects its kernels again for each new batch size, so there are few sizes.
 
   def act(batch_number, known_version, unused_is_finite):
     batch = pool.next_batch(newest_frames=frames is not None)
     with tf.control_dependencies([batch.id]):  # Without it the parameters could be read before the batch is there.
       version, latest = parameters.hold(batch.actor_id) if hold else parameters.latest()
-    # All but the network is computed on the host. Each number that came back from a GPU earlier would wait there for
-    # the learner's kernels, because TensorFlow's kernels follow each other on a GPU.
+    # Only the network is computed on the device. TensorFlow runs the kernels of a GPU one after the other. So each
+    # number that this code needed from a GPU would have to wait for the learner's kernels.
     is_known = version == known_version
     rows = _inputs(batch, actors), batch.agent_state, tf.cast(batch.actor_id, tf.int64) + 1
     (inputs, agent_state, number), size = pad(rows) if pads else (rows, None)

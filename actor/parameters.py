@@ -20,7 +20,7 @@ class Parameters(Protocol):
     ...
 
   def hold(self, holders) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Returns what the holders hold, as `latest` does; see ParameterSnapshot. Runs in a graph."""
+    """As `latest`, but returns the version that these holders hold; see ParameterSnapshot.hold. Runs in a graph."""
     ...
 
   def let_go(self, holders) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -87,13 +87,16 @@ class ParameterSnapshot:
     return self._give(ops.parameter_snapshot_latest)
 
   def hold(self, holders) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Returns the version and the parameters that the holders hold. Those that hold nothing first take the latest.
+    """Returns the version and the parameters that the holders hold.
+
+    A holder, such as a worker of A3C, keeps one version of the parameters while the learner publishes newer ones. A
+    holder that holds nothing takes the latest version.
 
     Args:
       holders: [n] int32, n >= 1, numbers of holders.
     Raises:
       tf.errors.FailedPreconditionError: nothing has been published yet.
-      tf.errors.InvalidArgumentError: they hold different versions.
+      tf.errors.InvalidArgumentError: the holders hold different versions.
     """
     return self._give(ops.parameter_snapshot_hold, holders)
 

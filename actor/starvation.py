@@ -9,7 +9,7 @@ from scalable_agents.processes import machine
 
 
 class _Look(NamedTuple):
-  """What has been counted until a moment."""
+  """The counts at one moment."""
   seconds: float
   stepping_seconds: float
   others_seconds: float
@@ -17,7 +17,7 @@ class _Look(NamedTuple):
 
 
 class Starvation:
-  """Compares what has been counted at two moments."""
+  """Compares the counts at two moments: those of two successive calls of `look`."""
 
   def __init__(self):
     self._last = None
@@ -25,9 +25,9 @@ class Starvation:
   def look(self, stepping_seconds: float, workers: Sequence[int]) -> bool:
     """Returns whether workers have starved since the last call. Returns False at the first call.
 
-    They have if they waited for a core for more than half of their stepping time, and other programs used at least a
-    quarter of the cores. Otherwise the cores are used by the run itself. Under a CPU quota it is not known why a worker
-    waits.
+    Workers have starved if they waited for a core for more than half of their stepping time while other programs used
+    at least a quarter of the cores. If other programs used less, the run itself kept the cores busy. Under a CPU quota
+    it is not known why a worker waits, so the result is False.
 
     Args:
       stepping_seconds: time that workers have stepped so far, summed over workers.

@@ -1,6 +1,6 @@
 """Copies a worker's stderr to this process's stderr, and keeps its last part for messages.
 
-C and C++ code writes only to stderr why it ends its process. Programs that it starts do the same.
+When C or C++ code ends its process, it gives the reason only on stderr. So do programs that it starts.
 """
 
 import collections

@@ -158,12 +158,12 @@ Status ActorPool::Release() {
 
 Status ActorPool::ReleaseOne(int32_t actor_id) {
   if (options_.barrier != Barrier::kUnroll) {
-    return InvalidArgument("a single actor can be released only at a barrier at the ends of unrolls");
+    return InvalidArgument("a single actor can be released only in a pool whose barrier is unroll");
   }
   Outcome outcome;
   {
     MutexLock lock(mutex_);
-    finished_.erase(actor_id);  // If its worker is being replaced, it does not wait once it is back.
+    finished_.erase(actor_id);  // An actor whose worker is being replaced does not wait after the replacement.
     for (auto group = parked_.begin(); group != parked_.end(); ++group) {
       const auto is_meant = [actor_id](const auto& actor) { return actor->tag.actor_id == actor_id; };
       const auto actor = std::find_if(group->begin(), group->end(), is_meant);
@@ -213,7 +213,7 @@ void ActorPool::End(const Status& closed, const std::string& cause) {
     fault_waiters.swap(fault_waiters_);
     for (Worker& worker : workers_) {
       if (worker.channel) statistics_.stepping_ns += worker.channel->stepping_ns();
-      worker = Worker();  // Closes its copy of the socket. A worker leaves once Python has closed the other one.
+      worker = Worker();  // Closes this copy of the socket. The worker exits when Python has closed the other copy.
     }
     while (!parked_.empty()) Unpark();  // Counts the time that they waited.
     completed_.clear();
@@ -255,7 +255,7 @@ void ActorPool::CheckTimeouts(Clock::time_point now) {
       if (at_long_work) entry.long_work = now;
       const int64_t factor = at_long_work ? options_.long_work_factor : 1;
       const Clock::time_point since = at_long_work ? entry.progress : std::max(entry.progress, entry.long_work);
-      if (now - since <= limit / 4) continue;  // Reading the time below takes some microseconds.
+      if (now - since <= limit / 4) continue;  // Waited() takes some microseconds.
       const auto waited = Waited(&entry, since);
       if (!waited || now - since - *waited <= limit * factor) continue;
       std::ostringstream reason;
@@ -268,8 +268,8 @@ void ActorPool::CheckTimeouts(Clock::time_point now) {
   Settle(std::move(outcome));
 }
 
-// Returns for how long the worker has waited for a processor since its silence began, or nothing at the first call in
-// this silence. What came before the first call is not included.
+// Returns for how long the worker has waited for a processor since the first call with this `since`. Returns nothing at
+// that first call.
 std::optional<std::chrono::nanoseconds> ActorPool::Waited(Worker* worker, Clock::time_point since) const {
   const std::chrono::nanoseconds waited(options_.processor_wait_ns(worker->channel->process_id()));
   if (worker->silent_since == since) return waited - worker->waited_before;
@@ -294,7 +294,7 @@ Status ActorPool::Receive(Worker* worker, Actors* stepped) {
   for (uint32_t slot : slots) {
     const auto& actor = worker->actors[slot];
     if (!actor->stepping) {  // The consumer may be reading its row, and its unroll may be full.
-      return Unavailable("the worker answered for slot " + std::to_string(slot) + ", which was not asked");
+      return Unavailable("the worker answered for slot " + std::to_string(slot) + " without a request");
     }
     actor->stepping = false;
     stepped->push_back(actor);

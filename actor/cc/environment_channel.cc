@@ -52,7 +52,7 @@ int64_t EnvironmentChannel::HeaderNumber(int place) const {
 
 int64_t EnvironmentChannel::stepping_ns() const {
   const int64_t finished = HeaderNumber(kSteppingNs), began = HeaderNumber(kRequestNs);
-  if (HeaderNumber(kAtWork) == 0 || began == 0) return finished;  // It is at no work, or still makes its environments.
+  if (HeaderNumber(kAtWork) == 0 || began == 0) return finished;  // Idle, or still making its environments.
   const int64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   return finished + std::max<int64_t>(now - began, 0);
 }
@@ -77,7 +77,8 @@ Status EnvironmentChannel::Receive(std::vector<uint32_t>* slots) {
   }
   for (uint32_t slot : *slots) {
     if (slot >= static_cast<uint32_t>(slots_)) {
-      return Unavailable("the worker named slot " + std::to_string(slot) + " of " + std::to_string(slots_));
+      return Unavailable("the worker answered for slot " + std::to_string(slot) + ", want 0 to " +
+                         std::to_string(slots_ - 1));
     }
   }
   return Status();

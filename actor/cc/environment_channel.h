@@ -33,7 +33,7 @@ class EnvironmentChannel {
   int socket() const { return socket_; }
   int slots() const { return slots_; }
   char* slot(int number) { return memory_ + kHeaderBytes + number * slot_bytes_; }
-  // The nanoseconds that the worker has spent in its environments, including the work that it is at.
+  // The nanoseconds that the worker has spent in its environments, including the work in progress.
   int64_t stepping_ns() const;
   // Whether the worker is at work that may take many minutes, such as compiling a map.
   bool at_long_work() const { return HeaderNumber(kLongWork) != 0; }

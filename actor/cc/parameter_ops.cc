@@ -168,7 +168,8 @@ REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotHold").Device(tensorflow::DEVICE_
 REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotLetGo").Device(tensorflow::DEVICE_CPU),
                         ResourceOp<SnapshotResource, Hold<true>>);
 
-// On a GPU the snapshot is of tensors in its memory, which neither op touches. Only the version is in the host's.
+// On a GPU, the tensors stay in the GPU's memory, and the ops only pass references to them. The version is in the
+// host's memory.
 REGISTER_KERNEL_BUILDER(Name("ParameterSnapshot").Device(tensorflow::DEVICE_GPU).HostMemory("handle"), SnapshotOp);
 REGISTER_KERNEL_BUILDER(
     Name("ParameterSnapshotPublish").Device(tensorflow::DEVICE_GPU).HostMemory("handle").HostMemory("version"),

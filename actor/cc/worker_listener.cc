@@ -51,7 +51,7 @@ Status WorkerListener::Add(int worker, int socket) {
   event.events = EPOLLIN;
   event.data.u64 = worker;
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) == 0) return Status();
-  return Unavailable("worker " + std::to_string(worker) + " cannot be listened to: " + strerror(errno));
+  return Unavailable("cannot listen to worker " + std::to_string(worker) + ": " + strerror(errno));
 }
 
 void WorkerListener::Remove(int socket) { epoll_ctl(epoll_, EPOLL_CTL_DEL, socket, nullptr); }

@@ -15,7 +15,7 @@ namespace scalable_agents {
 namespace {
 
 constexpr uint8_t kUnknown = 255;
-constexpr uint16_t kUnknownEntry = 256;  // In a table with grays.
+constexpr uint16_t kUnknownEntry = 256;  // A gray that is not known, in a table of uint16 grays.
 
 // The sizes of Atari's screens and of the papers' frames. Only these have fast code.
 constexpr Size kScreen = {210, 160}, kFrame = {84, 84};
@@ -24,8 +24,8 @@ constexpr int kPixelsOfFrame = 5 * 40;  // The sum of the shares of a frame's pi
 
 bool Equal(Size a, Size b) { return a.height == b.height && a.width == b.width; }
 
-// The rounded mean of the pixels that a frame's pixel covers, given their sum. The sum is at most 51,000. With half of
-// 200 added, an eighth of it is multiplied by 41,944 / 2^20, which is 1 / 25 and a little more.
+// The rounded mean of the pixels that a frame's pixel covers: their sum, at most 51,000, divided by 200. For this, half
+// of 200 is added to the sum. An eighth of that is multiplied by 41,944 / 2^20, which is slightly more than 1 / 25.
 SCALABLE_AGENTS_INLINE uint8_t Average(uint16_t sum) {
   const uint16_t eighth = static_cast<uint16_t>(sum + kPixelsOfFrame / 2) >> 3;
   return static_cast<uint16_t>(eighth * 41944u >> 16) >> 4;
@@ -34,7 +34,7 @@ SCALABLE_AGENTS_INLINE uint8_t Average(uint16_t sum) {
 int Total(const Cover& cover) { return std::accumulate(cover.shares.begin(), cover.shares.end(), 0); }
 
 // Looks up the grays of a row's palette indices. Returns whether all are known; an unknown one counts as 0. Most of a
-// screen are long runs of one colour: eight pixels that are the same as the eight before are not looked up again.
+// screen is long runs of one colour. So eight pixels that equal the eight before them are not looked up again.
 bool LookUp(const uint8_t* __restrict indices, int width, const uint16_t* __restrict entries,
             uint8_t* __restrict grays) {
   constexpr int kRun = 8;
@@ -225,7 +225,7 @@ class Resize {
 
   const Size from_;
   const std::vector<Cover> rows_;
-  std::vector<Cover> columns_;  // All with `most_covered_` shares; those behind the cover are zeros.
+  std::vector<Cover> columns_;  // All with `most_covered_` shares; the shares beyond a cover are zeros.
   const int column_total_ = Total(columns_[0]);
   int most_covered_ = 0;
   std::vector<int> firsts_;

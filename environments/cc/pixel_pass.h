@@ -1,5 +1,5 @@
-// The way from a console's screens to an observation: gray, the maximum of several screens, a smaller size, a stack.
-// No TensorFlow and no Python. Not thread-safe.
+// Turns a console's screens into an observation: converts them to gray, takes the maximum of several screens, resizes
+// it, and stacks the frames. No TensorFlow and no Python. Not thread-safe.
 #ifndef SCALABLE_AGENTS_ENVIRONMENTS_CC_PIXEL_PASS_H_
 #define SCALABLE_AGENTS_ENVIRONMENTS_CC_PIXEL_PASS_H_
 
@@ -10,11 +10,11 @@
 
 namespace scalable_agents {
 
-// What the processor's instructions must have. The results are the same bit for bit.
+// The instructions that the code uses. The results are the same, bit for bit.
 enum class Instructions { kPlain, kAvx2 };
 
-// The most that this processor has. There is no code for AVX-512: after it, an Ice Lake ran the emulator 3 % slower,
-// which cost more than it saved.
+// The fastest instructions that this processor has. There is no code for AVX-512. On an Ice Lake processor, such code
+// made the emulator 3 % slower, which cost more time than the code saved.
 Instructions BestInstructions();
 
 // The pixels of one axis that an output pixel covers: first, first + 1, ..., and the share of each, as whole numbers.
@@ -32,8 +32,8 @@ struct Size {
 
 class Resize;  // Makes an image smaller or larger by area averaging.
 
-// The pixels of one environment. `pooled`, the maximum of the screens of a step so far, is the caller's memory of the
-// size of a screen.
+// Processes the pixels of one environment. `pooled` is memory of the caller, [height, width] of a screen. It has the
+// maximum of the screens of a step so far.
 class PixelPass {
  public:
   // A screen has palette indices. An observation is [height, width, stack].
@@ -44,7 +44,7 @@ class PixelPass {
   // not known yet; then AddGray must follow.
   bool Add(const uint8_t* indices, bool is_first, uint8_t* pooled) const;
 
-  // The same for a screen whose gray is given. It learns the gray of all colours of the screen.
+  // Like Add, for a screen whose gray pixels are given. Add knows the screen's colours from then on.
   void AddGray(const uint8_t* indices, const uint8_t* gray, bool is_first, uint8_t* pooled);
 
   // Resizes the maximum and adds it to the stack of the step before, as the newest frame. The oldest one is dropped.
@@ -55,7 +55,7 @@ class PixelPass {
   const int stack_;
   const Instructions instructions_;
   const std::unique_ptr<const Resize> resize_;
-  std::array<uint8_t, 256> grays_;  // By palette index. kUnknown: not known, or really this gray.
+  std::array<uint8_t, 256> grays_;  // By palette index. kUnknown: not known, or known to be this gray.
 };
 
 }  // namespace scalable_agents

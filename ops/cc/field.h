@@ -51,8 +51,8 @@ inline absl::Status GetFields(tensorflow::OpKernelConstruction* context, const s
   return absl::OkStatus();
 }
 
-// Reads the list of inputs `name`, which must have the types of `fields`, and their shapes after `sizes`. `part` says
-// what one of them is called.
+// Reads the list of inputs `name`. Each must have the type of its field, and the shape `sizes` followed by the field's
+// shape. `part` is the word for one input in error messages.
 inline absl::Status GetInputs(tensorflow::OpKernelContext* context, const char* name, const char* part,
                               const std::vector<Field>& fields, const tensorflow::TensorShape& sizes,
                               tensorflow::OpInputList* inputs) {

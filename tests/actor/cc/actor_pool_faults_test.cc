@@ -221,9 +221,9 @@ TEST_P(NonsenseTest, IsAFault) {
 
 INSTANTIATE_TEST_SUITE_P(
     , NonsenseTest,
-    testing::Values(std::make_pair(Slots({0, 3}), "the worker named slot 3 of 3"),
-                    std::make_pair(Slots({0, 0}), "the worker answered for slot 0, which was not asked"),
-                    std::make_pair(Slots({1}), "the worker answered for slot 1, which was not asked")));
+    testing::Values(std::make_pair(Slots({0, 3}), "the worker answered for slot 3, want 0 to 2"),
+                    std::make_pair(Slots({0, 0}), "the worker answered for slot 0 without a request"),
+                    std::make_pair(Slots({1}), "the worker answered for slot 1 without a request")));
 
 TEST(ActorPoolFaultsTest, AttachChecksItsArguments) {
   FakeWorker worker(2, 1);

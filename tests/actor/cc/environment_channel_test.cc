@@ -195,7 +195,7 @@ TEST_F(EnvironmentChannelTest, Nonsense) {
   Write({0, kSlots});
   Status status = channel_->Receive(&slots);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_EQ(status.message(), "the worker named slot 3 of 3");
+  EXPECT_EQ(status.message(), "the worker answered for slot 3, want 0 to 2");
   Write({~0u});
   EXPECT_EQ(channel_->Receive(&slots).code(), StatusCode::kUnavailable);
   Write("abcdef", 6);

@@ -73,7 +73,7 @@ TEST_F(WorkerListenerTest, StopEndsTheThread) {
 TEST_F(WorkerListenerTest, SocketThatCannotBeListenedToIsAnError) {
   const Status status = listener_->Add(3, -1);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_EQ(status.message(), "worker 3 cannot be listened to: Bad file descriptor");
+  EXPECT_EQ(status.message(), "cannot listen to worker 3: Bad file descriptor");
 }
 
 TEST_F(WorkerListenerTest, TooManyOpenFilesAreAnErrorOfAdd) {
