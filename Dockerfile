@@ -7,17 +7,17 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -r
 RUN python -m venv /venv
 ENV PATH=/venv/bin:$PATH
 WORKDIR /source
-# Before the code, so that the requirements are not installed again when the code has changed.
+# The requirements come before the code, so that they are not installed again when only the code has changed.
 COPY requirements.txt requirements-gpu.txt ./
 ARG GPU=
 RUN pip install --no-cache-dir setuptools==80.10.2 --requirement requirements.txt ${GPU:+--requirement requirements-gpu.txt}
 COPY . .
 RUN pip install --no-cache-dir --no-build-isolation --no-deps .
 
-# Without the compiler and the sources.
+# The final image has neither the compiler nor the sources.
 FROM python:3.11-slim-bookworm
 COPY --from=build /venv /venv
 ENV PATH=/venv/bin:$PATH
-# The default run directory, runs/LEVEL_NAME in the current folder, is then in /runs.
+# The default run directory is runs/LEVEL_NAME in the current folder, which is then /runs/LEVEL_NAME.
 WORKDIR /
 ENTRYPOINT ["scalable-agents"]

@@ -8,7 +8,7 @@ PYTHON := $(VENV)/bin/python
 INSTALL := $(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 REQUIREMENTS := requirements.txt requirements-plots.txt requirements-dev.txt
 # With an NVIDIA card, TensorFlow also gets its CUDA libraries. GPU=1 asks for them, and GPU=0 leaves them out.
-# Without a working driver, nvidia-smi prints the reason where it would print the cards, and exits with an error.
+# Without a working driver, nvidia-smi prints the reason instead of the cards, and exits with an error.
 GPU ?= $(shell nvidia-smi --list-gpus >/dev/null 2>&1 && echo 1)
 SIZES := TensorFlow alone is 600 MB
 override GPU := $(filter-out 0,$(GPU))
@@ -125,7 +125,7 @@ docs: $(SPHINX) $(LIBRARIES)  ## Builds the site of the documentation in build/s
 	@$(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going docs $(SITE)
 	@echo 'docs: $(SITE)/index.html'
 
-notebooks: $(SPHINX)  ## Makes files for Jupyter of the notebooks in docs/tutorials, in build/notebooks.
+notebooks: $(SPHINX)  ## Converts the notebooks of docs/tutorials to Jupyter's format, in build/notebooks.
 	@mkdir -p build/notebooks
 	@for page in $$(grep --files-with-matches '^jupytext:' docs/tutorials/*.md); do \
 	  $(VENV)/bin/jupytext --quiet --output build/notebooks/$$(basename $$page .md).ipynb $$page || exit 1; \
@@ -152,7 +152,7 @@ $(TASKS): requirements-evidence.txt $(INSTALLED)
 evidence: setup $(TASKS)  ## Checks claims of the papers on small tasks, and writes results/evidence/evidence.md.
 	$(PYTHON) -m scalable_agents.tools.evidence $(ARGS)
 
-gpu-proof: setup  ## Measures what an NVIDIA card does here, in 8 minutes. On the CPU, in small: ARGS=--device=cpu.
+gpu-proof: setup  ## Measures how fast and exact an NVIDIA card is, in 8 minutes. Without a card: ARGS=--device=cpu.
 	$(PYTHON) -m scalable_agents.tools.gpu_proof $(ARGS)
 
 doctor:  ## Checks this machine, and prints a command that fixes each problem.

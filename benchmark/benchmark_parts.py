@@ -71,7 +71,7 @@ def rates_of_threads(threads, counts, seconds):
   """Measures what threads do per second, for `seconds` after a warm-up, or longer until each count has grown.
 
   Args:
-    threads: the threads, which work already.
+    threads: the threads, which are running.
     counts: a function that returns what they have done, name -> number.
     seconds: duration.
   Returns:

@@ -25,8 +25,8 @@ from scalable_agents.processes import python_path
 HOST = '/CPU:0'
 _CARDS = {'gpu': '/GPU:0', 'cpu': '/CPU:1'}
 _begun: list[str] = []  # The device for which this process has been set up.
-UPDATES = 10  # After which parameters are compared.
-_LEVELS = 3   # Of PopArt-IMPALA and LASER.
+UPDATES = 10  # The number of updates after which parameters are compared.
+_LEVELS = 3   # Number of levels for PopArt-IMPALA and LASER.
 _PART_OF_CARD_MEGABYTES = 4096  # Memory of each of several learners on one card.
 
 
@@ -55,7 +55,7 @@ def begin(device: str, grows: bool = True, parts: int = 1) -> str:
       at once.
     parts: the number of logical devices that the first card is split into.
   """
-  if _begun:  # With other arguments, perhaps: those of the first call stay.
+  if _begun:  # The settings of the first call stay, even if this call has others.
     return _CARDS[device]
   _begun.append(device)
   if device == 'cpu':
@@ -116,7 +116,7 @@ def _workload(settings):
 
 def _make_learner(settings, together, device):
   """Returns the learner of a learner_group.LearnerGroup, and a batch on the device."""
-  gc.collect()  # The memory of the card is for this learner alone: earlier ones are in cycles of references.
+  gc.collect()  # Frees the card's memory: earlier learners refer to themselves, so only the collector deletes them.
   import tensorflow as tf
 
   from scalable_agents.experience import mixed_experience
@@ -147,14 +147,14 @@ def _make_one_learner(settings, device):
 class _Trained(NamedTuple):
   """A learner's numbers after some updates."""
   before: np.ndarray   # All parameters before the first update, [N].
-  after: np.ndarray    # And after the last one.
-  losses: np.ndarray   # Of each update.
+  after: np.ndarray    # All parameters after the last update, [N].
+  losses: np.ndarray   # The loss of each update, [UPDATES].
   first_seconds: float
 
 
 @functools.cache
 def _trained(settings, device, num_learners=1):
-  """Makes updates from one batch, of which each of several learners has its part."""
+  """Makes UPDATES updates, each from the same batch. Several learners have equal parts of it."""
   import tensorflow as tf
 
   from scalable_agents.cluster import learner_port
@@ -313,7 +313,7 @@ def busy_seconds(space) -> float:
   """
   spans = sorted(
       (begin_ps, begin_ps + event.duration_ps) for plane in space.planes if plane.name == '/device:GPU:0'
-      for line in plane.lines if line.name.startswith('Stream')  # The other lines group the same work otherwise.
+      for line in plane.lines if line.name.startswith('Stream')  # The other lines group the same work in other ways.
       for event in line.events for begin_ps in [line.timestamp_ns * 1000 + event.offset_ps])
   busy, end = 0, 0
   for first, last in spans:

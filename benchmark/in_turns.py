@@ -19,7 +19,7 @@ from scalable_agents.records import errors
 
 _RATE, _COST = 'per_second', 'cpu_seconds'
 _NOT_OURS = 'environment/emulator_', 'environment/vector_env_'  # These are ale-py's.
-_DERIVED = 'bound_', 'end_to_end_'                               # Other figures say the same.
+_DERIVED = 'bound_', 'end_to_end_'                               # These follow from other figures.
 
 
 class Ratio(NamedTuple):

@@ -25,7 +25,7 @@ class Product(NamedTuple):
 
 
 def of_graph(graph) -> dict[Product, int]:
-  """Returns the products that a graph computes, and how often. A convolution is that of its patches and its kernel.
+  """Returns the products that a graph computes, and how often. A convolution is the product of its patches and kernel.
 
   Operations in the body of a loop count once.
 

@@ -23,7 +23,7 @@ class PartTimeoutError(Exception):
 
 
 class MeasuringProcess:
-  """Calls functions in a process of its own, which prints nothing to stderr. What they keep is kept between calls.
+  """Calls functions in a process of its own, which prints nothing to stderr. Its state is kept between calls.
 
   After a function that took too long, or that ended the process, the next call is in a new process.
   """
@@ -80,7 +80,7 @@ class MeasuringProcess:
 
 def at_once(processes: Sequence[MeasuringProcess], function: Callable[..., Any], *arguments: Any,
             deadline: float) -> list[Any]:
-  """Returns what a function returns that several processes call at the same time. Raises what `call` does."""
+  """Calls a function in several processes at the same time. Returns all results. Raises the errors of `call`."""
   for process in processes:
     process._start()  # Here, because a process ends with the thread that has started it.
   with futures.ThreadPoolExecutor(len(processes)) as threads:

@@ -30,7 +30,7 @@ class ActLoop:
 
   def __init__(self, host: actor_host.ActorHost, job: definition.Job, settings: dict[str, Any], number: int,
                stream: TextIO, relay_port: relay.RelayPort | None = None):
-    """Builds everything; see `act`.
+    """Makes the actor pool and the connection to the learner. `act` starts them.
 
     Args:
       host: the host of the environments. They run already.
@@ -67,7 +67,7 @@ class ActLoop:
         addresses[task], task, settings, host.unroll_spec, host.parameter_specs, config.queue_size,
         lambda: host.refresh_is_due(refresh_steps), self._report, self._line.message, self._stop.set, host.device,
         membership.parameter_precision, relay_port, membership.parameters_from,
-        # Gradients that wait on their way grow old.
+        # Gradients would become stale while they wait for others to be sent.
         largest_push=1 if job.agent.work else None)
 
   def act(self):

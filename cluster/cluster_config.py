@@ -44,10 +44,10 @@ class ClusterConfig:
       'each update together, and each takes --batch_size unrolls for it, like learners at several '
       '--learner_addresses. Section 3.', at_least=1, at_most=_MAX_LEARNERS)
   parameter_refresh: str = setting(
-      AUTO, "A process's actors, and LASER's replayers, take new parameters at most this often: unroll for once per "
-      "unroll, a number of agent steps of each environment, or paper for what the agent's paper has. That is once per "
-      'unroll for IMPALA (section 3), and 100 agent steps for R2D2 (section 2.3: 400 frames). auto: actor hosts as in '
-      "the paper, and on the learner's machine the newest parameters in each batch of inference.", free=True)
+      AUTO, "How often a process's actors, and LASER's replayers, may take new parameters. unroll: once per unroll. A "
+      "number: every so many agent steps of each environment. paper: as in the agent's paper, which is once per unroll "
+      'for IMPALA (section 3), and every 100 agent steps for R2D2 (section 2.3: 400 frames). auto: paper for actor '
+      "hosts; on the learner's machine, the newest parameters in each batch of inference.", free=True)
   parameter_precision: str = setting(
       'float32', 'Data type in which weights travel to actor hosts: float32, or bfloat16, which halves their bytes. '
       'Biases and other vectors always travel as they are. The paper does not round weights.',
@@ -147,10 +147,10 @@ def first_actor_id(host: int) -> int:
 
 
 def place_offset(host: int, num_environments: int, num_actors: int) -> float | None:
-  """Returns the offset of the places of a host's actors, for ActorHost, if all hosts have as many actors.
+  """Returns the offset of the places of a host's actors, for ActorHost. All hosts must have equally many actors.
 
-  Such hosts with consecutive numbers then have each of the `num_actors` places once: host h of k has the rungs h,
-  h + k, h + 2k and so on of a ladder of all actors.
+  Hosts with consecutive numbers then have each of the `num_actors` places once. Number all places from 0: of k hosts,
+  host h has the places h, h + k, h + 2k and so on.
 
   Args:
     host: from `host_number`.
@@ -162,4 +162,4 @@ def place_offset(host: int, num_environments: int, num_actors: int) -> float | N
   if num_actors == 0 or num_actors % num_environments:
     return None
   num_hosts = num_actors // num_environments
-  return (host % num_hosts + 0.5) / num_hosts  # The middle of a rung, so that rounding does not matter.
+  return (host % num_hosts + 0.5) / num_hosts  # The middle between two places, so that rounding does not matter.

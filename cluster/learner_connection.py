@@ -89,7 +89,7 @@ class Connection:
     self._data_session: Any = None  # Without a deadline.
     self._beat = self._heartbeat_session.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
     self.greeting = sessions.read_greeting(
-        self._heartbeat_session, learner.greeting, 'it is a learner of another place in --learner_addresses')
+        self._heartbeat_session, learner.greeting, 'the learner there has another place in --learner_addresses')
 
   def open(self):
     """Opens the session without a deadline. This may block for ever."""
@@ -110,7 +110,7 @@ class Connection:
     """Sends a report. Returns the greeting; see learner_port.LearnerPort.offer. Raises tf.errors.OpError."""
     greeting, _ = self._beat(json.dumps(report._asdict()))
     if (now := json.loads(greeting))['incarnation'] != self.greeting['incarnation']:
-      raise tf.errors.AbortedError(None, None, 'it is another learner now')
+      raise tf.errors.AbortedError(None, None, 'another learner answers now')
     self.unanswered_beats += 1
     if self.unanswered_beats > _PATIENCE_BEATS and not self.failure:
       self.failure = 'it does not answer'

@@ -71,12 +71,12 @@ def configure_devices(num_learners: int):
 
 
 def communication(num_gpus: int, num_cards: int, machines: Sequence[str] = ()) -> Communication:
-  """Returns how learners sum their gradients: with NCCL, or RING for all without it.
+  """Returns how learners sum their gradients: with NCCL if each has a card of its own, else with RING.
 
   Args:
-    num_gpus: the GPUs that TensorFlow computes on, that is logical devices.
-    num_cards: the cards of which these are parts. NCCL refuses two learners on one card.
-    machines: the machine of each learner process, if there are several. Two processes on one may share a card.
+    num_gpus: number of logical GPUs, on which TensorFlow computes.
+    num_cards: number of cards. A card can have several logical GPUs, but NCCL refuses two learners on one card.
+    machines: the machine of each learner process, if there are several. Two processes on one machine may share a card.
   """
   has_card_each = 0 < num_gpus <= num_cards and len(set(machines)) == len(machines)
   return Communication.NCCL if has_card_each else Communication.RING
@@ -103,7 +103,7 @@ def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribut
 
 
 def summing(port: 'LearnerPort | None') -> str:
-  """Returns what sums the gradients of several learners, for the user."""
+  """Returns the name of what sums the gradients of several learners, for a message."""
   if port and port.strategy:
     return port.communication.value
   return Communication.NCCL.value if _has_nccl_here() else 'one of their devices'
@@ -295,18 +295,18 @@ def _read_report(text: bytes) -> Report:
   except (ValueError, RecursionError):
     values = None
   if not isinstance(values, dict):
-    raise ValueError('from somebody unknown: it is no JSON object, or too long')
+    raise ValueError('from an unknown sender: it is no JSON object, or too long')
   name = values.get('name')
   if not isinstance(name, str) or not re.fullmatch(_NAME, name):
-    raise ValueError('from somebody unknown: it has no name')
+    raise ValueError('from an unknown sender: it has no name')
   if values.keys() != set(Report._fields):
-    raise ValueError(f'from {name}: it has other fields than a report')
+    raise ValueError(f'from {name}: its fields are not those of a report')
   for field, kind in Report.__annotations__.items():
     value, most = values[field], cluster_config.MAX_HOSTS - 1 if field == 'host' else _LARGEST_NUMBER
     # A bool is not a number here, and NaN is outside all limits.
     if type(value) not in {float: (int, float)}.get(kind, (kind,)) or (
         kind in (int, float) and not 0 <= value <= most):
-      raise ValueError(f'from {name}: {field} is out of range, or of another type')
+      raise ValueError(f'from {name}: {field} is out of range, or has the wrong type')
   return Report(**values)
 
 

@@ -112,7 +112,7 @@ class Relay:
       self._retry_at = time.monotonic() + _RETRY_SECONDS
       if self._serves is not False:
         self._say(f'no parameters from the relay at {self._address}: {sessions.reason(error)}; they come from the '
-                  'learner until it has them')
+                  'learner until the relay has them')
       self._serves = False
       return None
     if not self._serves:
@@ -127,9 +127,9 @@ class Relay:
       if source.decode() == learner and version > known_version:
         source, version, parameters = self._session.run(self._latest)
     except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # It has published nothing yet.
-      raise sessions.NotReadyError('it has none yet') from error
+      raise sessions.NotReadyError('it has no parameters yet') from error
     if source.decode() != learner:
-      raise sessions.NotReadyError('it has those of another learner, or has lost the learner')
+      raise sessions.NotReadyError('it serves another learner, or has lost its learner')
     return int(version), parameters
 
   def _close(self):

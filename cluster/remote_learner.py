@@ -3,8 +3,8 @@
 Some threads push unrolls through TensorFlow sessions into the learner's queue, and block while it is full. One thread
 fetches parameters. They may come from a relay (relay.py). A single thread pushes all unrolls of an actor, so that they
 arrive in their order. These threads use a session without a deadline, which does not notice that the learner is gone.
-Therefore the heart thread exchanges a heartbeat every few seconds, through a session with a deadline, and makes a new
-connection where needed. The learner's side is learner_port.py.
+Therefore another thread exchanges a heartbeat with the learner every few seconds, through a session with a deadline. It
+makes a new connection where needed. The learner's side is learner_port.py.
 """
 
 from collections.abc import Callable
@@ -217,7 +217,7 @@ class RemoteLearner:
       if old:
         lost = 0
         if old.greeting['incarnation'] != greeting['incarnation']:
-          # A new learner. It drops those that its checkpoint knows.
+          # A new learner gets these unrolls again. It drops those that were in the queue before its checkpoint.
           for lane, block in old.in_flight.items():
             lane.unsent.appendleft(block)  # Older than all blocks taken since.
           old.in_flight.clear()
@@ -285,7 +285,7 @@ class RemoteLearner:
     for lane in self._lanes:
       self._start(self._push, connection, lane)
     while self._is_current(connection):
-      if connection.unanswered_beats > 1:  # A relay's answers are no sign of the learner's life.
+      if connection.unanswered_beats > 1:  # An answer of a relay does not show that the learner is alive.
         connection.ask_version()
       if self._is_due():
         self._fetch(connection)

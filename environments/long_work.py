@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def _nobody(under_way: bool):
-  """Listens until `tell` names a listener."""
+  """The listener before the first call of `tell`. Does nothing."""
 
 
 _listener: Callable[[bool], None] = _nobody

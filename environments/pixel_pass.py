@@ -1,7 +1,7 @@
-"""From a console's screens to an observation: gray, the maximum of several screens, a smaller size, a stack of frames.
+"""Turns a console's screens into an observation: gray, the maximum of several screens, a new size, a stack of frames.
 
-The C++ library of environments/cc does it in a few passes over the pixels. Where it was not built, NumPy gives the same
-observations, and takes about ten times as long.
+The C++ library of environments/cc does this in a few passes over the pixels. If it was not built, NumPy computes the
+same observations, in about ten times the time.
 """
 
 import ctypes
@@ -22,11 +22,11 @@ class Screens:
   Attributes:
     indices: uint8 [H, W], for the palette indices of a screen.
     pooled: uint8 [H, W], the maximum of the step's screens so far, as grays.
-    addresses: of both. To ask an array for it takes longer than to add its pixels.
+    addresses: the memory addresses of both arrays. Asking an array for its address takes longer than adding its pixels.
   """
 
   def __init__(self, size: tuple[int, int]):
-    """Makes it for screens of this height and width."""
+    """Makes the memory for screens of this height and width."""
     self.indices, self.pooled = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
     self.addresses = self.indices.ctypes.data, self.pooled.ctypes.data
 
@@ -42,7 +42,7 @@ _of_thread = _OfThread()
 
 
 def screens(size: tuple[int, int]) -> Screens:
-  """Returns this thread's memory for screens of this height and width. What is in it lasts until the step's end."""
+  """Returns this thread's memory for screens of this height and width. Its content is valid until the step's end."""
   by_size = _of_thread.screens
   if size not in by_size:
     by_size[size] = Screens(size)
@@ -50,7 +50,7 @@ def screens(size: tuple[int, int]) -> Screens:
 
 
 def make(screen: tuple[int, int], observation: tuple[int, int], stack: int) -> 'NativePixelPass | NumpyPixelPass':
-  """Makes the pixels of an environment.
+  """Makes the pixel pass of an environment: in C++, or in NumPy if the library was not built.
 
   Args:
     screen: height and width of a screen.
@@ -74,7 +74,7 @@ def area_weights(size: int, new_size: int) -> np.ndarray:
 
 
 class _PixelPass:
-  """The pixels of one environment.
+  """Turns the screens of one environment into observations.
 
   Attributes:
     stack: uint8 [height, width, k], the newest k frames, the newest one last. `clear` and `observe` change it.
@@ -87,7 +87,7 @@ class _PixelPass:
     self.keep_stack_in(np.zeros([*observation, stack], np.uint8))
 
   def keep_stack_in(self, array: np.ndarray) -> None:
-    """Makes an array the stack: uint8 [height, width, k], C-contiguous. It is not changed yet."""
+    """Uses an array as the stack: uint8 [height, width, k], C-contiguous. Does not change its content."""
     self.stack, self._stack_address = array, array.ctypes.data
 
   def clear(self) -> None:
@@ -96,11 +96,11 @@ class _PixelPass:
 
 
 class NativePixelPass(_PixelPass):
-  """The pixels of one environment, in C++."""
+  """The pixel pass of one environment, in C++."""
 
   def __init__(self, library: ctypes.CDLL, screen: tuple[int, int], observation: tuple[int, int], stack: int,
                instructions: int | None = None):
-    """Makes it. See `make`; `instructions` are those of the C++ code, by default the best of this processor."""
+    """Makes the pixel pass; see `make`. `instructions`: an Instructions of pixel_pass.h; None: the processor's best."""
     super().__init__(observation, stack)
     best = library.scalable_agents_best_instructions()
     self._library = library
@@ -112,8 +112,8 @@ class NativePixelPass(_PixelPass):
     """Adds a screen to the maximum of the step's screens. The first one begins a new maximum.
 
     Args:
-      shown: with the palette indices of the screen.
-      is_first: whether it is the first one.
+      shown: the memory with the palette indices of the screen.
+      is_first: whether it is the first screen of the step.
     Returns:
       False if the screen has a colour whose gray is not known yet. Then `add_gray` must follow.
     """
@@ -121,7 +121,7 @@ class NativePixelPass(_PixelPass):
     return bool(self._library.scalable_agents_pixels_add(self._pass, indices, is_first, pooled))
 
   def add_gray(self, shown: Screens, gray: np.ndarray, is_first: bool) -> None:
-    """The same, given the gray of the screen, uint8 [H, W]. `add` knows its colours from now on."""
+    """Like `add`, for a screen whose gray is given, uint8 [H, W]. `add` knows the screen's colours from then on."""
     indices, pooled = shown.addresses
     self._library.scalable_agents_pixels_add_gray(self._pass, indices, gray.ctypes.data, is_first, pooled)
 
@@ -131,17 +131,17 @@ class NativePixelPass(_PixelPass):
 
 
 class NumpyPixelPass(_PixelPass):
-  """The same in NumPy."""
+  """The pixel pass of one environment, in NumPy."""
 
   def __init__(self, screen: tuple[int, int], observation: tuple[int, int], stack: int):
-    """Makes it. See `make`."""
+    """Makes the pixel pass; see `make`."""
     super().__init__(observation, stack)
     self._rows, columns = (area_weights(*sizes) for sizes in zip(screen, observation, strict=True))
     self._columns = columns.T
     self._total = int(self._rows[0].sum()) * int(columns[0].sum())
 
   def add(self, shown: Screens, is_first: bool) -> bool:
-    """See NativePixelPass. It knows no colour."""
+    """See NativePixelPass. Always returns False, so `add_gray` must follow."""
     del shown, is_first
     return False
 

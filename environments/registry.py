@@ -204,7 +204,7 @@ def _literal(text):
 
 def _unknown(level_name):
   closest = difflib.get_close_matches(level_name.lower(), (*levels(), *scores.SUITES), n=3, cutoff=0.5)
-  if closest:  # Levels of another suite are alike by chance only.
+  if closest:  # Only levels of the same suite: a similar name in another suite is a coincidence.
     suites = (dmlab_lib.LEVELS, atari57.LEVELS)
     home = [closest[0] in suite for suite in suites]
     closest = [name for name in closest if [name in suite for suite in suites] == home]

@@ -1,8 +1,8 @@
-"""A task whose steps and resets take a given time, to measure what waits for what (level `dm_env:...step_time:make`).
+"""A task whose steps and resets take a given time, to measure waiting times (level `dm_env:...step_time:make`).
 
 A level's name has the arguments, for example
-`dm_env:scalable_agents.environments.step_time:make?mean_ms=20&variation=0.5`. The time passes asleep, so a few cores
-suffice for many environments.
+`dm_env:scalable_agents.environments.step_time:make?mean_ms=20&variation=0.5`. The environment sleeps for that time, so
+a few cores suffice for many environments.
 """
 
 import time
@@ -15,7 +15,7 @@ from scalable_agents.environments import base
 
 
 class StepTime(base.Environment):
-  """Nothing happens but time. The observation is constant; rewards are 0; one of 2 actions.
+  """An environment in which only time passes. The observation is constant, rewards are 0, and there are 2 actions.
 
   As in DeepMind Lab, the observation is {'pixels': uint8 [72, 96, 3]}, and an agent step has 4 environment frames.
   Without pixels it is {'vector': float32 [1]}, and an agent step has 1 frame.
@@ -26,7 +26,7 @@ class StepTime(base.Environment):
     """Makes the environment.
 
     Args:
-      seed: of the times and lengths.
+      seed: random seed of the times and lengths.
       mean_ms: mean time of a step, in milliseconds, >= 0.
       variation: standard deviation of a step's time divided by its mean, >= 0. The time has a gamma distribution.
       episode_steps: mean length of an episode in agent steps, >= 1.

@@ -1,6 +1,6 @@
-"""Runs a Python module in a process of its own beside a training process, to which it must make no difference.
+"""Runs a Python module in a process of its own, beside a training process that it must not disturb.
 
-Of a terminal's signals it gets none. The module lowers its own priority, with `begin`, before it does anything else.
+The process gets no signals from the terminal. The module calls `begin` first, which lowers the process's priority.
 """
 
 from collections.abc import Callable
@@ -16,15 +16,16 @@ from scalable_agents.records import run_directory
 
 
 class BackgroundProcess:
-  """One process at a time, for which a thread waits."""
+  """Runs one process at a time. A thread waits for its end."""
 
   def __init__(self, module: str, on_end: Callable[[str, str], None]):
     """Starts no process yet.
 
     Args:
       module: the module's name.
-      on_end: called from the thread when a process has ended by itself, with its output and, if it failed, the reason;
-        else ''. A process that prints one line and exits with a code other than 0 gives its own reason.
+      on_end: called from the thread when a process has ended by itself, with its output and the reason why it failed.
+        The reason is '' if it succeeded. If it failed, the output is '', and the reason is what it has printed, or its
+        exit code.
     """
     self._module = module
     self._on_end = on_end
@@ -50,7 +51,7 @@ class BackgroundProcess:
     self._thread.start()
 
   def finish(self):
-    """Kills the process if one is running, without a report. No process is started any more."""
+    """Kills the process if one is running, without a report. No process is started afterwards."""
     with self._lock:
       self._finished = True
       if self._process:
@@ -69,8 +70,9 @@ class BackgroundProcess:
       with self._lock:
         if self._finished:
           return '', ''
-        # A group of its own: only the training process gets the terminal's Ctrl-C. The session is the same: Linux may
-        # weigh sessions against each other (autogroups), and within one the lower priority is against this process.
+        # The process has a group of its own, so that only the training process gets the terminal's Ctrl-C. It stays in
+        # the session, because Linux may divide the processors between sessions (autogroups). A low priority then counts
+        # only against processes of the same session.
         self._process = subprocess.Popen(
             [sys.executable, '-m', self._module, *arguments], env=python_path.environment(), process_group=0,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -88,6 +90,6 @@ class BackgroundProcess:
 
 
 def begin(niceness: int):
-  """Lowers the priority of this process, and has it end with the training process. To be called at its start."""
+  """Adds to the niceness of this process, and makes it end with the training process. Call this first."""
   parent_death.signal_at_parents_end(signal.SIGKILL)
   os.nice(niceness)

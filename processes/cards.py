@@ -1,4 +1,4 @@
-"""NVIDIA's cards of this machine, and why TensorFlow finds none of them, as far as this can be known without it.
+"""Lists the NVIDIA cards of this machine, and finds out why TensorFlow does not see them, without importing TensorFlow.
 
 This file imports only the standard library, because the doctor runs it before anything is installed.
 """
@@ -10,14 +10,14 @@ import re
 import sys
 from typing import NamedTuple
 
-_SYSTEM = pathlib.Path('/')  # Of files.
+_SYSTEM = pathlib.Path('/')  # The root of the file system.
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 class Fault(NamedTuple):
   """Why TensorFlow finds no card."""
   reason: str
-  mend: str  # A command.
+  mend: str  # The command or the flag that fixes it.
 
 
 def models() -> list[str]:
@@ -26,7 +26,8 @@ def models() -> list[str]:
   for path in _driver_files():
     lines = dict(line.split(':', 1) for line in path.read_text('utf-8', 'replace').splitlines() if ':' in line)
     found.append(lines.get('Model', 'NVIDIA card').strip())
-  # In Windows' subsystem for Linux, Windows has the driver. It brings its nvidia-smi, and no file says the model.
+  # In the Windows Subsystem for Linux, the driver belongs to Windows. There is an nvidia-smi, but no file with the
+  # model.
   is_windows = all((_SYSTEM / path).exists() for path in ('dev/dxg', 'usr/lib/wsl/lib/nvidia-smi'))
   return found or ['NVIDIA card'] * is_windows
 
@@ -37,7 +38,8 @@ def find_fault(root: pathlib.Path = _ROOT) -> Fault | None:
   Args:
     root: this project's root. Without a Makefile in it, the project was installed with pip.
   """
-  # A container and a job see the driver's files of the whole machine, but may have or open only the devices they got.
+  # In a container or a job, the driver's files describe all cards of the machine. But only the assigned devices exist
+  # there, or can be opened.
   devices = [path for path in _SYSTEM.glob('dev/nvidia[0-9]*') if os.access(path, os.R_OK | os.W_OK)]
   if _driver_files() and not devices:
     return Fault('this container or job was given no card', 'docker run --gpus=all, sbatch --gres=gpu:1')
@@ -63,7 +65,7 @@ def has_cuda_libraries() -> bool:
 
 
 def _driver_files():
-  """Returns a file per card of the machine. They are there also where TensorFlow sees no card."""
+  """Returns the driver's file about each card of the machine. The files exist even if TensorFlow sees no card."""
   return sorted(_SYSTEM.glob('proc/driver/nvidia/gpus/*/information'))
 
 

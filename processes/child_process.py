@@ -157,7 +157,7 @@ class Child:
     return f'with exit code {self.code} ({self.last_error})' if self.last_error else f'with exit code {self.code}'
 
   def why_not_again(self) -> str:
-    """Says that the process has ended early too often to be started again. Returns '' if it has not."""
+    """Returns a message if the process has ended early too often to be started again, else ''."""
     if self._early_ends < _MAXIMUM_EARLY_ENDS:
       return ''
     return (f'it ended {_MAXIMUM_EARLY_ENDS} times in a row within {_EARLY_END_SECONDS:g} s of its start, '

@@ -1,4 +1,4 @@
-"""Where runs in other processes learn and act, for programs that start them and do not import TensorFlow themselves."""
+"""Finds out where runs learn and act, for programs that start these runs but do not import TensorFlow themselves."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def tell() -> None:
 
 
 def read() -> str:
-  """Returns the line of devices.describe from a process that imports TensorFlow; '' if it fails, as the runs will."""
+  """Returns the line of devices.describe from a process that imports TensorFlow; '' if that process fails."""
   done = subprocess.run([sys.executable, '-c', _DESCRIBE], env=python_path.environment(), stdin=subprocess.DEVNULL,
                         capture_output=True, text=True, check=False)
   return done.stdout.strip()

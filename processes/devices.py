@@ -23,7 +23,7 @@ def grow_memory() -> None:
 
 
 def choose(wanted: str = 'auto') -> str:
-  """Returns CPU or GPU, the first one.
+  """Returns the name of a device: GPU, which is the first GPU, or CPU.
 
   Args:
     wanted: 'auto', 'cpu' or 'gpu', as --inference_device. 'auto': the GPU if TensorFlow has one.
@@ -40,7 +40,7 @@ def choose(wanted: str = 'auto') -> str:
 
 
 def describe(learns: Sequence[str] = (), acts: str = '') -> str:
-  """Returns the line for the user that says where the program learns and acts, and why not on a card that is there.
+  """Returns a line for the user: where the program learns and acts, and why it does not use a card of the machine.
 
   Args:
     learns: the devices of the learners of this process.
@@ -56,7 +56,7 @@ def describe(learns: Sequence[str] = (), acts: str = '') -> str:
 
 
 def why_unused() -> str:
-  """Returns why TensorFlow uses none of this machine's cards, and what mends it. '' if it uses one or there is none."""
+  """Returns why TensorFlow uses none of this machine's cards, and what fixes it. '' if it uses one or there is none."""
   models = cards.models()
   if not models or tf.config.list_physical_devices('GPU'):
     return ''

@@ -27,7 +27,7 @@ def load():
   choose()
   unneeded = {'pandas', 'scipy'} - sys.modules.keys()  # Keras imports them if they are installed.
   modules: dict[str, Any] = sys.modules
-  modules.update(dict.fromkeys(unneeded))  # So Python takes them for missing.
+  modules.update(dict.fromkeys(unneeded))  # Python then treats them as missing.
   # The import makes half a million objects, which all stay. Python's garbage collector would look through them often.
   collects = gc.isenabled()
   gc.disable()

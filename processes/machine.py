@@ -71,8 +71,8 @@ def processor_wait_seconds(pid: int) -> float:
 def other_programs_seconds() -> float:
   """Returns the processor time of other programs on the cores that this process may use.
 
-  This process and the processes that it has started are no others. Only the difference of two calls says something. It
-  is not positive if the kernel does not tell how much the cores were used.
+  The time of this process and of the processes that it has started does not count. Only the difference between two
+  calls has a meaning. It is not positive if the kernel does not report how much the cores were used.
   """
   cores = os.sched_getaffinity(0)
   ticks = sum(int(user) + int(nice) + int(kernel) for core, user, nice, kernel in _fields('proc/stat', _CORE)

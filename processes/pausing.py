@@ -1,7 +1,7 @@
 """Stops a process with all its descendants for a while, and continues them.
 
-A stopped process cannot end by itself, and SIGTERM waits until it continues. So the process that stops others has a
-guard, which continues them when it ends, however that ends.
+A stopped process cannot end by itself, and SIGTERM has no effect until it continues. So the process that stops others
+starts a guard process. The guard continues them when its parent ends for any reason.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ class Guarded:
   def __init__(self, process: subprocess.Popen):
     """Starts the guard."""
     self._process = process
-    # In a group of its own it gets none of the terminal's signals.
+    # The guard has a process group of its own, so that it gets no signals from the terminal.
     self._guard = subprocess.Popen([sys.executable, '-m', __name__, str(process.pid)], env=python_path.environment(),
                                    stdin=subprocess.PIPE, process_group=0)
 

@@ -29,7 +29,7 @@ def check_address(address: str):
 
 
 def take_port(address: str, owner: str, flag: str = '') -> socket.socket:
-  """Checks that no process uses the port, which gRPC would share, and reserves it in this project.
+  """Checks that no process uses the port, and reserves it among this project's processes. gRPC would share a used port.
 
   Args:
     address: HOST:PORT.
@@ -44,7 +44,7 @@ def take_port(address: str, owner: str, flag: str = '') -> socket.socket:
   where = f' in --{flag}' if flag else ''
   lock = socket.socket(socket.AF_UNIX)
   try:
-    lock.bind(f'\0scalable_agents at port {port}')  # No file. It ends with the process.
+    lock.bind(f'\0scalable_agents at port {port}')  # This name is no file, and ends with the process.
     with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
       probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Ignore closed connections of an earlier learner.
       probe.bind(('', port))

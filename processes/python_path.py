@@ -1,4 +1,4 @@
-"""Which modules Python finds: by reference, and in child processes, which find the same ones as this process."""
+"""Loads objects by reference ('module:NAME'), and lets child processes find the same modules as this process."""
 
 import importlib
 import os

@@ -138,7 +138,7 @@ def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoR
 
 
 def parse():
-  """Parses the flags, which `run_main` also does. So --help and wrong flags need not wait for imports before it."""
+  """Parses the flags before `run_main` does, so that --help and errors in flags need not wait for slow imports."""
   app.define_help_flags()
   _parse(sys.argv, known_only=False)
 
@@ -148,7 +148,7 @@ def _parse(arguments: list[str], known_only: bool, flag_values: flags.FlagValues
     return flag_values(arguments, known_only)
   except flags.Error as error:
     fail(f'{error} (--help shows the flags)')
-  except (ValueError, OSError) as error:  # From a flag of absl. All but these two name themselves.
+  except (ValueError, OSError) as error:  # From a flag of absl. The messages of only these two do not name the flag.
     silent = [argument for argument in arguments[1:] if re.match('--?(flagfile|logger_levels)', argument)]
     fail(' '.join(silent + [str(error)]))
 

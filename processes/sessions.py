@@ -13,7 +13,7 @@ from scalable_agents.processes import ports
 
 
 class NotReadyError(Exception):
-  """A process answers at the address, but it is another one than was looked for, or it is not ready yet."""
+  """The process that answers at the address is not the wanted one, or it is not ready yet."""
 
 
 def specs(nest) -> list[list]:
@@ -65,7 +65,7 @@ def shared_text(name: str) -> tf.Tensor:
 
 
 def text_of(handle: tf.Tensor) -> tf.Tensor:
-  """Returns what a variable of `shared_text` has, [] string."""
+  """Returns the value of a variable of `shared_text`, [] string."""
   return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.string)
 
 

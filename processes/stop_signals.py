@@ -4,7 +4,7 @@ import signal
 
 
 class StopSignals:
-  """Counts the requests, and the main thread reads the count regularly.
+  """Counts the requests. The main thread reads the count regularly.
 
   A handler must not use an event or a lock, because it may interrupt the very thread that holds it.
 

@@ -50,8 +50,8 @@ from scalable_agents.records.settings import setting
 from scalable_agents.tools import peers
 
 _STDERR = 2
-_SETTINGS = 'seconds', 'torso_precision', 'dmlab_unroll_length', 'dmlab_batch_size'  # What a run can be repeated with.
-# What the learners that are compared with IMPALA's have and IMPALA's has not.
+_SETTINGS = 'seconds', 'torso_precision', 'dmlab_unroll_length', 'dmlab_batch_size'  # What is needed to repeat a run.
+# Learners that are compared with IMPALA's -> what they have in addition.
 _LEARNERS = {'popart_impala': 'PopArt with {levels} levels', 'laser': "LASER's trust region",
              'pixel_control': 'pixel control', 'pixel_popart': 'PopArt and pixel control'}
 

@@ -167,7 +167,7 @@ def resume(run: Run, with_card: bool, deadline: float) -> dict[str, Any]:
   Returns:
     'killed_at' and 'reached': environment frames. 'seconds': until the first new row. 'line': where it learns and acts.
   Raises:
-    PartError, PartTimeoutError: see Run.wait; or the run had made no update, or began anew.
+    PartError, PartTimeoutError: see Run.wait; or the run had made no update, or started from the beginning.
   """
   run.kill()
   before, began = run.rows(), time.monotonic()
@@ -177,6 +177,6 @@ def resume(run: Run, with_card: bool, deadline: float) -> dict[str, Any]:
   killed_at = before[-1]['environment_frames']
   rows = run.wait(lambda rows: bool(rows) and rows[-1]['environment_frames'] > killed_at, deadline)
   if rows[0] != before[0]:
-    raise measuring_process.PartError('it began anew')
+    raise measuring_process.PartError('the run started from the beginning')
   return {'killed_at': killed_at, 'reached': rows[-1]['environment_frames'], 'seconds': time.monotonic() - began,
           'line': run.device_line()}

@@ -1,4 +1,4 @@
-"""Checks a wheel: in a new environment, without a compiler in reach, runs the doctor and learns `catch`.
+"""Checks a wheel: installs it in a new environment where no compiler is found, runs the doctor and learns `catch`.
 
   python tools/check_wheel.py dist/scalable_agents-0.1.0-….whl [PYTHON ...]
 

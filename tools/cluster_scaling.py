@@ -194,7 +194,7 @@ def _fetch(addresses, parameters, numbers, precision, parameters_from, relay_por
 
 
 class _Host:
-  """What a RemoteLearner needs of a host."""
+  """The part of a host that a RemoteLearner needs."""
 
   def __init__(self, number, kind):
     self._number, self._name = number, f'{kind}_{number}'
@@ -372,8 +372,8 @@ def main():
     for environments in _ENVIRONMENTS:
       there, back = most_hosts(results['DMLab-30']['bytes'], its.bytes * share, environments, unrolls,
                                config.gigabits_per_second)
-      print(f'  {config.gigabits_per_second:g} Gbit/s are full at {there:,.0f} hosts of {environments} environments '
-            f'from unrolls, and at {back:,.0f} hosts from parameters')
+      print(f'  with {environments} environments per host, the unrolls of {there:,.0f} hosts, or the parameters for '
+            f'{back:,.0f} hosts, fill {config.gigabits_per_second:g} Gbit/s')
     results[f'parameters, {precision}, {relays} relays'] = its._asdict()
   for in_pieces in (False, True):
     costs = measure_learners(config.hosts, _LEARNERS, in_pieces, config.seconds)

@@ -4,7 +4,7 @@
 
 It prints a table and writes a JSON file; docs/gpu.md says how to read them. A row that fails says why in one line, and
 the others go on. The program takes at most --minutes; rows for which no time is left say so. With --device=cpu, a
-machine without a card runs all of it in small. This shows that the program works, and nothing about a card.
+machine without a card runs all rows in small sizes. This shows only that the program works.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _LONGEST_START_SECONDS = 120.  # Of TensorFlow, from a slow disk.
 class GpuProofConfig:
   """The flags."""
 
-  device: str = setting('gpu', 'gpu, or cpu for a trial in small on the CPU.', choices=('gpu', 'cpu'))
+  device: str = setting('gpu', 'gpu, or cpu for a small trial on the CPU.', choices=('gpu', 'cpu'))
   minutes: float = setting(8., 'The longest time that the program may take.', more_than=0, at_most=1440)
   output: str = setting('gpu_proof.json', 'The JSON file to write.')
 
@@ -72,14 +72,14 @@ class Proof:
         raise errors.UserError(f'TensorFlow does not start: {str(error) or "no time left"}') from error
     if device == 'gpu' and not self.machine['num_cards']:
       raise errors.UserError(f'no card: {self.machine["why_unused"] or "this machine has no NVIDIA card"}; '
-                             '--device=cpu is a trial in small on the CPU')
+                             '--device=cpu is a small trial on the CPU')
     self.machine |= {'device': device, 'began': time.strftime('%Y-%m-%d %H:%M:%S %z')}
     print(self.machine['line'])
     for name in ('card', 'compute_capability', 'tensorflow', 'built_for_cuda', 'built_for_cudnn', 'python',
                  'cores'):
       print(f'{name.replace("_", " ")}: {self.machine[name]}')
     if device == 'cpu':
-      print('This is a trial in small on the CPU. Its speeds mean nothing.')
+      print('This is a small trial on the CPU. Its speeds mean nothing.')
 
   def measure(self, share: float, groups: Sequence[proof_rows.Group], parallel: int = 1) -> None:
     """Measures groups of rows.

@@ -11,8 +11,8 @@ from scalable_agents.processes import kernels
 # _LEARNER: transitions in the same time. Each is the smallest of the measured values, which are, for inference and
 # learner: AMD Zen 4 (docs/performance.md) 6.2 and 2.4; Intel Sapphire Rapids 3.9 to 6.9 and 1.7 to 2.7; the same
 # processor restricted to AVX2 3.1 to 4.6 and 1.2 to 2.1; Intel Cascade Lake (docs/performance.md), only the learner,
-# 2.9. These are from before a C++ library made the pixels, which takes some 0.8 of the environment's time. So a part is
-# reported a little earlier than below _FAR_BELOW of the smallest value.
+# 2.9. They were measured before a C++ library made the pixels, with which the environment takes some 0.8 of the time.
+# So a part is already reported a little above _FAR_BELOW of the smallest value.
 _INFERENCE = 3.1
 _LEARNER = 1.2
 _ENVIRONMENT = 0.8   # Agent steps in the CPU time of one step of ale-py's AtariVectorEnv.

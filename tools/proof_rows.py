@@ -1,4 +1,4 @@
-"""The rows of `make gpu-proof`: what each wants, how it is measured, and whether it is as wanted. docs/gpu.md has them.
+"""The rows of `make gpu-proof`: what each measures, how, and which result is wanted. docs/gpu.md explains them.
 
 Rows are in groups. A group is a function that gets a MeasuringProcess, in which its rows may measure one after another,
 and returns them.
@@ -182,8 +182,8 @@ class Rows:
     return lambda unused_process: [
         Row('IMPALA on Pong, end to end', self._judged('the environments are the bottleneck'), measure,
             _LONGEST_RUN_SECONDS),
-        Row('kill -9, then resume on the CPU', 'goes on', functools.partial(resume, False)),
-        Row('kill -9, then resume on the card', 'goes on', functools.partial(resume, self._device == 'gpu'))]
+        Row('kill -9, then resume on the CPU', 'continues', functools.partial(resume, False)),
+        Row('kill -9, then resume on the card', 'continues', functools.partial(resume, self._device == 'gpu'))]
 
   def free_environments(self, run: card_runs.Run) -> Group:
     """Returns the group of a run whose environments' steps take almost no time."""

@@ -24,7 +24,7 @@ from scalable_agents.records import settings
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _SECTION = re.compile(r'(Args|Attributes|Raises|Returns|Yields):')  # Of a docstring.
 _COMMENT = re.compile(r' *# ')           # A line that is a comment.
-_CONTINUED = re.compile(r' {4,}# ')      # A comment that goes on behind the next field would begin.
+_CONTINUED = re.compile(r' {4,}# ')      # A line that continues the comment behind a field; it is indented further.
 _DEFINED = re.compile(r'^ +run_flags\.define\((\w+)\(', re.MULTILINE)
 
 

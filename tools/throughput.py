@@ -11,8 +11,8 @@ The experiment `table` measures levels. Where DeepMind Lab is not installed, eac
 by a task with the level's pictures that takes time in the level's way, asleep (environments/step_time.py): with
 episodes of a fixed length that start at once, or with episodes of varying length that start slowly. The experiment
 `variation` measures such tasks, without pictures, whose steps take the same time on average and differ more and more.
-It draws variation.png: who waits at each step loses most, who waits at the end of each unroll loses less, and IMPALA
-loses nothing.
+It draws variation.png. The claim: architectures that wait at each step lose most, those that wait at the end of each
+unroll lose less, and IMPALA loses nothing.
 
 All architectures stay in memory: ten environments for each of --batch_size, so 320 by default. 320 of DeepMind Lab need
 at least 74 GB.

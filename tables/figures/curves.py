@@ -111,10 +111,10 @@ def _evaluations(run: runs_lib.Run) -> list[dict[str, Any]]:
     return []
   evaluations = run_rows.read_evaluations(run.logdir, runs_lib.ROWS)
   trained = points(run_rows.read_metrics(run.logdir, runs_lib.ROWS) if evaluations else [], SECONDS)
-  if not len(trained):  # There is no time of any evaluation.
+  if not len(trained):  # The times of the evaluations are not known.
     return []
   suite = runs_lib.suite_of(run)
-  # Version for testing -> for training.
+  # Test version of a level -> its training version.
   names = dict(zip(suite.test_levels, suite.levels, strict=True)) if suite else {}
   return [{FRAMES: row.frames, SECONDS: float(np.interp(row.frames, *trained.T)), 'episode_return': row.mean_return} | {
       _PREFIX + names.get(level, level): mean for level, mean in row.means.items()} for row in evaluations]

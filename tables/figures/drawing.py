@@ -90,7 +90,7 @@ def scores_axis(axes: Any, is_logarithmic: bool):
 
 def vertical_scores_axis(axes: Any):
   """Formats the vertical axis for human-normalised Atari scores. It is logarithmic above 100 %."""
-  axes.set_ylim(bottom=min(axes.dataLim.y0, 0.) - 5)  # Otherwise it would be far below the lowest score.
+  axes.set_ylim(bottom=min(axes.dataLim.y0, 0.) - 5)  # Otherwise the axis would begin far below the lowest score.
   axes.set_yscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
   axes.yaxis.set_major_locator(ticker.FixedLocator(_SCORES))
   axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda score, _: f'{score:,.0f}'))

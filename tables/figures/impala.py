@@ -1,7 +1,7 @@
-"""Draws the figures: scores and curves of runs with the paper's numbers, sweeps, and the schedules of populations.
+"""Draws figures of Espeholt et al. 2018 (IMPALA) from run directories, with the paper's numbers.
 
-Espeholt et al. 2018, tables B.1 and C.1 (bars), figures 4 and E.1 (a sweep's curves), 4 (stability), E.3 and E.4
-(estimates of action values), F.1 (schedules).
+Tables B.1 and C.1 (scores as bars), figures 4 and E.1 (curves of a sweep), 4 (stability), E.3 and E.4 (estimates of
+action values), and F.1 (schedules of a population).
 """
 
 import collections
@@ -262,7 +262,7 @@ def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndar
 
 
 def _with_levels(suite_name: str, agent: str) -> str:
-  """Returns the agent if its scores per level are printed, else the multi-task agent whose scores per level are."""
+  """Returns `agent` if the paper prints its scores per level, else the multi-task agent whose scores it prints."""
   printed = published.LEVEL_SCORES[suite_name]
   if agent in printed:
     return agent

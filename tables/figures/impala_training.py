@@ -1,7 +1,7 @@
 """Draws the training of the agents of Espeholt et al. 2018 (IMPALA) on a whole suite, also of A3C and batched A2C.
 
 Scores against frames and hours (figures 5 and 6), and the final training score of each level (figure B.1). The runs
-need not be evaluated. An agent is trained on all levels, or it is experts with a run on each level.
+need not be evaluated. An agent is one run on all levels, or a set of experts: one run on each level.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,8 @@ def name_of(run: runs_lib.Run) -> str:
 def best(runs: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> dict[str, list[runs_lib.Run]]:
   """Returns the runs of each agent's best setting in a sweep, by label. They differ only in the seed, or in the level.
 
-  As in the paper, of a population the fittest member counts, and experts have the setting that is the best one on all
-  levels together.
+  As in the paper, only the fittest member of a population counts, and all experts of an agent have the same setting,
+  the best one on all levels together.
 
   Args:
     runs: runs of any agents.

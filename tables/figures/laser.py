@@ -1,8 +1,8 @@
 """Draws figures of Schmitt et al. 2020 (LASER) from run directories: data efficiency, ablations, rejected experience.
 
-Scores follow the paper's protocol (A.3): the returns of training episodes are averaged in buckets of environment
-frames, an agent has the median score over its levels, on DMLab-30 the mean over ten buckets is taken, and only then a
-sweep has the score of its best agent at each time.
+Scores follow the paper's protocol (A.3). The returns of training episodes are averaged in buckets of environment
+frames. The score of an agent is the median over its levels. On DMLab-30, it is averaged over ten buckets. The score of
+a sweep at each time is that of its best agent at this time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from scalable_agents.tables.results import training_returns
 
 # Suite -> environment frames of a point of a curve, and the number of buckets that it is the mean of. A.3.
 _POINTS = {'atari57': (1_000_000, 1), 'dmlab30': (100_000_000, 10)}
-_MOST_POINTS = 50  # The paper's shortest curves, of 50 million frames on Atari, have so many.
+_MOST_POINTS = 50  # As in the paper's shortest curves, those of 50 million frames on Atari.
 _REJECTED = {'rejected/online': 'new', 'rejected/replayed': 'replayed'}  # Metric -> which steps.
 
 
@@ -156,7 +156,7 @@ def _curve(runs, returns: Mapping[str, training_returns.Returns], width: int, nu
 
 def _buckets(agent: laser_sweeps.Agent, returns: Mapping[str, training_returns.Returns], width: int,
              number: int) -> dict[str, np.ndarray]:
-  """Returns the mean return of an agent in each bucket, by level. There is none in buckets that are not over."""
+  """Returns level -> mean returns of an agent, [number]. They are NaN in buckets that the run has not finished."""
   found = {}
   for run in agent.values():
     of_run = returns[run.logdir]

@@ -74,10 +74,10 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]]) -> figure.Figure |
 
 
 class Meeting(NamedTuple):
-  """Where one agent's mean curve first reaches the final score of another one's."""
-  frames: float  # Environment frames of the one.
-  score: float   # The final score of the other one.
-  ends: float    # Environment frames of the other one at its end.
+  """The point where the best agent's mean curve first reaches the final score of another agent."""
+  frames: float  # Environment frames of the best agent at this point.
+  score: float   # The final score of the other agent.
+  ends: float    # Environment frames of the other agent at its end.
 
 
 def meetings(curves_of: Mapping[str, np.ndarray]) -> dict[str, Meeting]:
@@ -101,7 +101,7 @@ def meetings(curves_of: Mapping[str, np.ndarray]) -> dict[str, Meeting]:
 
 
 def _draw_meetings(axes: Any, rows: curves.Rows, metric: str, styles: Mapping[str, dict[str, str]]):
-  """Draws a dotted line down from each point where the best agent meets another one, and says what it saves."""
+  """Draws a dotted line down from each Meeting. Its label has the share of frames that the best agent needs."""
   means = {}
   for name, of_group in rows.items():
     found = [curve for of_run in of_group if len(curve := curves.points(of_run, metric))]

@@ -6,7 +6,7 @@ tables/data/rates.csv is the only place with these rates. Its columns:
                                        learned from per new agent step
   step_ms                              processor time per agent step of all that a run does, environments included;
                                        measured here, empty if it was not
-  environment_ms                       that of the environment alone
+  environment_ms                       processor time per agent step of the environment alone
   reported_frames_per_second, gpus     what the paper reports, and with how many GPUs
   measured, reported                   where the numbers come from
 """
@@ -53,7 +53,7 @@ class Cost(NamedTuple):
 
   @property
   def core_days(self) -> float | None:
-    """Days of one core, with the network on it, too."""
+    """Days of one core that also computes the network."""
     return self._days(self.rate.step_seconds)
 
   @property
@@ -103,7 +103,7 @@ def table() -> layout.Table:
   return layout.Table(
       'What the results of the papers cost', _COLUMNS, made,
       ['A run is one level of experts, one sample of hyper-parameters or member of a population, and one seed.',
-       'Core-days here: the network is on the CPU, too. Environments: the part that stays on the CPU beside a GPU.',
+       'Core-days here: the CPU computes the network, too. Of environments: the part that stays on the CPU with a GPU.',
        *sources])
 
 

@@ -1,7 +1,7 @@
 """The results of LASER's runs, which the paper measures in training. Schmitt et al. 2020, appendix D and A.3.
 
-A score is the mean return of the last 100 training episodes before a number of frames. Of a sweep, the best agent
-counts: the one with the highest median score over the levels.
+A score is the mean return of the last 100 training episodes before a number of frames. The score of a sweep is that of
+its best agent: the one with the highest median score over the levels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _AllReturns = Mapping[str, training_returns.Returns]  # Directory -> its episode
 
 class _Best(NamedTuple):
   """The best agent of one repetition of a sweep."""
-  runs: Mapping[str, runs_lib.Run]              # Level -> run. A run of a suite has all its levels.
+  runs: Mapping[str, runs_lib.Run]              # Level -> run. A run on a suite is the run of all its levels.
   reached: Mapping[str, training_returns.Last]  # Level -> its last episodes.
   agents: int                                   # Agents of the sweep.
 
@@ -129,9 +129,9 @@ def _summary(best: _Best) -> scores.SuiteScore:
 def assign(runs: Sequence[runs_lib.Run]) -> tuple[dict[str, list[runs_lib.Run]], list[str]]:
   """Assigns each run to agents of laser_published.
 
-  Runs that share a replay, or are members of a population, are of a sweep, as are runs on one level that differ only in
-  swept hyper-parameters. A sweep with a shared replay that runs for more than 50 million frames per game has a score at
-  50 million frames too.
+  Runs that share a replay form a sweep. So do the members of a population, and runs on one level that differ only in
+  swept hyper-parameters. A sweep with a shared replay that runs for more than 50 million frames per game also has a
+  score at 50 million frames.
 
   Args:
     runs: runs of LASER and other agents.

@@ -1,9 +1,9 @@
 """Names the variants of LASER by the settings of their runs, for figures. Schmitt et al. 2020.
 
-A variant is LASER, one of its ablations (figures 2, 3 and 4), or an agent that it is compared with, such as IMPALA. If
-runs differ in the share of replayed experience, the capacity of the replay, whether agents share it, or the threshold
-of the trust region, the name of LASER with the most common values has all of these that differ. Other names have only
-what is different from it.
+A variant is LASER, one of its ablations (figures 2, 3 and 4), or an agent that it is compared with, such as IMPALA.
+Runs may also differ in the share of replayed experience, the capacity of the replay, whether agents share it, or the
+threshold of the trust region. Then the name of LASER with the most common values contains all of these settings that
+differ. Any other name contains only the settings that differ from the most common values.
 """
 
 import collections

@@ -17,7 +17,7 @@ from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
 
 NUMBER = '2'
-_BEST = 3          # Of so many hyper-parameters the paper takes the mean.
+_BEST = 3          # The paper takes the mean over this many of the best hyper-parameter combinations.
 _FRAMES = 1_000_000_000  # The paper states no number; this is the released code's recipe for a single level.
 _CORRECTIONS = {'V-trace': 'vtrace', '1-Step': 'one_step', 'epsilon-correction': 'epsilon', 'No-correction': 'none'}
 _REPLAYS = {'without': 0., 'with': 0.5}  # Share of the batch that is replayed. Section 5.2.2.

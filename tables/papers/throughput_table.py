@@ -57,7 +57,7 @@ def read(path: str) -> list[Measured]:
 
 
 def table(measured: Sequence[Measured]) -> layout.Table:
-  """Makes the table. Its relative speeds are those of the first row that was measured, or of the first row."""
+  """Makes the table. Speeds are relative to the first row that was measured; without any, to the first row."""
   rows = []
   for task in dict.fromkeys([*TASKS, *(one.task for one in measured)]):
     of_task = {one.architecture: one for one in measured if one.task == task and one.frames_per_second}
@@ -77,7 +77,7 @@ def table(measured: Sequence[Measured]) -> layout.Table:
   levels = dict.fromkeys((one.task, one.level) for one in measured if one.level != one.task)
   of_names = {one.architecture.name: one for one in measured}
   notes = ['± is the standard deviation over repeats. Relative: to the first row that was measured. The GPUs are '
-           "those of the paper; the numbers of the machine's own are in throughput.json.",
+           'those of the paper; throughput.json has the number of GPUs of the machine that was measured.',
            "Two distributed rows of the paper differ in the learner's optimisations (section 3.1). Here these are "
            'always in use, so "IMPALA" is not measured. The paper prints one number for both levels there.',
            *(f'Here, {one.architecture.name} has {one.environments} environments and batches of {one.batch_size} '
@@ -87,7 +87,7 @@ def table(measured: Sequence[Measured]) -> layout.Table:
 
 
 def _measured(architecture: Architecture, found: dict[Architecture, Measured]) -> Measured | None:
-  """Returns the measurement for a row. Of two rows that differ only in GPUs, it is that of the row with as many."""
+  """Returns the measurement for a row. If two rows differ only in GPUs, that of a machine with, or without, GPUs."""
   alike = [one for one in ARCHITECTURES if one[:2] == architecture[:2]]
   for of_machine, one in found.items():
     if of_machine[:2] == architecture[:2] and (len(alike) == 1 or (of_machine.gpus > 0) == (architecture.gpus > 0)):

@@ -104,7 +104,7 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
 
 
 def _as_read(agent: published.Agent, run: runs_lib.Run) -> published.Agent:
-  """Returns the agent in the reading of the paper that the run follows."""
+  """Returns the agent with the settings of that reading of the paper that the run follows; see published.Agent."""
   also = dict(agent.also)
   if not also or any(run.flags.get(name) != value for name, value in also.items()):
     return agent

@@ -29,8 +29,8 @@ class Agent(NamedTuple):
   family: str = 'impala'  # Whose settings it has: 'impala', 'a3c', 'r2d2' or 'laser'. See departures.papers.
   samples: int = 1   # Combinations of hyper-parameters in the sweep of which the paper shows the best one.
   seeds: int = 1
-  actors: int = 0    # If what an actor does depends on their number; otherwise 0.
-  # (setting, value) of another reading of the paper, for an agent of which it says two things.
+  actors: int = 0    # Number of actors, if it changes what an actor does; otherwise 0.
+  # (setting, value) of another reading of the paper, if it contradicts itself about the agent.
   also: tuple[tuple[str, Any], ...] = ()
 
 

@@ -134,7 +134,7 @@ class LifeOfAClusterTest(_TestCase):
 
   def _check_nonsense_is_dropped(self, learner):
     self._send_nonsense()
-    for warning in ('malformed reports ignored: [1-3], the last one from somebody unknown: ',
+    for warning in ('malformed reports ignored: [1-3], the last one from an unknown sender: ',
                     f'unrolls dropped: [1-{_NONSENSE}], the last one from environment [0-9]+ of '):
       learner.wait_until(lambda: re.search(f'\n{warning}', learner.screen()), 'a warning')
 

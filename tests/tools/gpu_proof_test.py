@@ -160,7 +160,7 @@ class GpuProofTest(absltest.TestCase):
     self.assertEqual([(row['status'], row['measured']) for row in proof.rows], [('not measured', 'no time left')])
 
   def test_without_a_card_one_line_says_so(self):
-    with self.assertRaisesRegex(errors.UserError, '^no card: .*; --device=cpu is a trial in small on the CPU$'):
+    with self.assertRaisesRegex(errors.UserError, '^no card: .*; --device=cpu is a small trial on the CPU$'):
       gpu_proof.run(gpu_proof.Proof(8., self.output), 'gpu', proof_rows.full_plan(16), self.trace)
 
   def test_the_program_reads_its_flags(self):
