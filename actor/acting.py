@@ -99,7 +99,15 @@ def epsilon_greedy(preferences: tf.Tensor, epsilon, seed) -> tf.Tensor:
 
 
 def select(logits: tf.Tensor, selection: Selection, seed) -> tf.Tensor:
-  """Selects actions of a softmax policy: [B, A] float32 -> [B] int32. In training, they are sampled."""
+  """Selects actions of a softmax policy. In training, they are sampled.
+
+  Args:
+    logits: [B, A] float32, un-normalised log-probabilities.
+    selection: how actions are selected.
+    seed: [2] int64; the actions are a function of it.
+  Returns:
+    [B] int32.
+  """
   if selection.kind == GREEDY:
     return greedy(logits)
   if selection.kind == EPSILON:
@@ -108,13 +116,15 @@ def select(logits: tf.Tensor, selection: Selection, seed) -> tf.Tensor:
 
 
 def select_by_value(values: tf.Tensor, selection: Selection, training_epsilon: float | tf.Tensor, seed) -> tf.Tensor:
-  """Selects actions by their values: [B, A] float32 -> [B] int32. In training, epsilon-greedily.
+  """Selects actions by their values. In training, epsilon-greedily.
 
   Args:
     values: [B, A] float32, Q of each action.
     selection: how actions are selected. The kind is TRAINING, GREEDY or EPSILON.
     training_epsilon: probability of a random action in training, [] or [B] float32, for example from `ladder`.
     seed: [2] int64; the actions are a function of it.
+  Returns:
+    [B] int32.
   """
   if selection.kind == GREEDY:
     return greedy(values)

@@ -141,7 +141,7 @@ class EnvironmentWorkers:
 
   @property
   def specification(self) -> Specification:
-    """The environments' specification."""
+    """The environments' specification. Raises WorkerError if no environment has been made."""
     if self._specification is None:
       raise WorkerError('no environment has been made')
     return self._specification

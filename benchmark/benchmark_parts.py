@@ -190,7 +190,7 @@ def definition_and_config(workload: Workload):
 
 
 def make_agent(tf, workload, definition, config, num_levels=1):
-  """Returns an agent for the workload."""
+  """Returns an agent for `num_levels` levels with the workload's observations."""
   from scalable_agents.actor import agent as agent_lib
   level = constant_environment.LEVELS[workload.level]
   spec = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in level.observation.items()}

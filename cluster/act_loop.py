@@ -39,6 +39,8 @@ class ActLoop:
       number: this host's number, from cluster_config.host_number.
       stream: where to show progress.
       relay_port: serves the parameters to other actor hosts. None: this host is no relay.
+    Raises:
+      errors.UserError: the agent cannot play these levels, or the memory does not suffice.
     """
     config, membership = job.config, job.cluster
     self._host = host

@@ -43,7 +43,14 @@ def card() -> Card | None:
 
 
 def start(module: str, arguments: Sequence[str], environment: dict[str, str], screen: TextIO) -> subprocess.Popen:
-  """Starts a program that ends with this one."""
+  """Starts a program that ends with this one.
+
+  Args:
+    module: the module to run.
+    arguments: its command-line arguments.
+    environment: its environment variables.
+    screen: the file that gets its output.
+  """
   return subprocess.Popen([sys.executable, '-m', module, *arguments], env=environment, stdin=subprocess.DEVNULL,
                           stdout=screen, stderr=screen, preexec_fn=parent_death.leaving_with_parent(signal.SIGKILL))
 

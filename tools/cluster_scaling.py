@@ -284,7 +284,14 @@ def _begin():
 
 
 def measure(kind: str, seconds: float) -> Cost:
-  """Measures one kind of unroll with a sending and a receiving process, which end with this process."""
+  """Measures one kind of unroll with a sending and a receiving process, which end with this process.
+
+  Args:
+    kind: the kind of unroll: Atari or DMLab-30.
+    seconds: seconds to measure.
+  Raises:
+    RuntimeError: the sending process has ended.
+  """
   address = f'localhost:{free_ports.find(1)[0]}'
   context = multiprocessing.get_context('spawn')
   sender = context.Process(target=_send, args=(kind, address), daemon=True)

@@ -200,8 +200,12 @@ def written(value: Any) -> str:
 def setting(run: runs_lib.Run, expert: bool, swept: bool = True) -> str:
   """Returns a key that is equal for runs that differ only in their seed.
 
-  Runs of experts may also differ in the level and the number of frames. Members of a population may also differ in
-  their initial hyper-parameters, and the samples of a sweep in theirs if not `swept`.
+  Members of a population may also differ in their initial hyper-parameters.
+
+  Args:
+    run: the run.
+    expert: True: runs of experts, which may also differ in the level and the number of frames.
+    swept: False: the samples of a sweep may also differ in the swept hyper-parameters.
   """
   return json.dumps(settings_of(run, expert, swept), sort_keys=True)
 
