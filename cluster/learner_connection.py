@@ -19,7 +19,7 @@ from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
 
 LARGEST_PUSH = 8      # Unrolls per call, since each call costs a fraction of a millisecond.
-# After this many heartbeats without an answer to the session without a deadline, that session counts as dead.
+# The session without a deadline counts as dead after this many heartbeats in which it has received no answer.
 _PATIENCE_BEATS = 12
 
 
@@ -80,7 +80,7 @@ class Connection:
     ports.check_address(address)
     self.failure = ''          # Why a call failed, '' if none has failed.
     self.in_flight = {}        # Lane -> its block of unrolls in flight.
-    self.is_lost = False       # Whether these count as lost.
+    self.is_lost = False       # Whether the blocks in flight count as lost.
     self.latest_version = -1   # The version of the parameters last received; -1 before the first.
     self.unanswered_beats = 0  # Heartbeats since the session without a deadline last answered.
     self._address = address

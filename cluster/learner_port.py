@@ -170,13 +170,18 @@ class LearnerPort:
     self._restarts_of = {}  # Id of a process -> its environment_restarts so far.
     self._unwelcome = []    # Ids of processes that must leave, since an earlier process has the same number.
     self._malformed = 0        # Malformed reports since `warning`.
-    self._last_malformed = ''  # The last one's fault.
+    self._last_malformed = ''  # What is wrong with the last one.
     self._lags = collections.defaultdict(list)  # Host -> the policy lag of each of its unrolls, in updates.
     self._content = {}
     self._greeting_lock = threading.Lock()
 
   def offer(self, unroll_spec, parameter_specs):
-    """Admits actor hosts. The queue and the published parameters must exist by now.
+    """Admits actor hosts: makes the greeting, which they read. The queue and the published parameters must exist.
+
+    The greeting is a JSON object. It has the items of `contract` and these:
+      incarnation: a random id of this learner's process.
+      ended: whether the run has ended.
+      unwelcome: the incarnations of actor hosts that must leave, because an earlier process has the same number.
 
     Args:
       unroll_spec: nest of tf.TensorSpec, the unrolls of the queue.
@@ -228,7 +233,7 @@ class LearnerPort:
     self._greet(ended=True)
 
   def wait_for_farewells(self):
-    """Waits until all known actor hosts have left, for at most some seconds. A lost host costs the whole wait."""
+    """Waits until all known actor hosts have left, for at most some seconds. For a lost host, it waits that long."""
     began = time.monotonic()
     while time.monotonic() < began + (_FAREWELL_SECONDS if self._hosts() else _LINGER_SECONDS):
       time.sleep(_FAREWELL_TICK_SECONDS)
@@ -276,6 +281,7 @@ class LearnerPort:
     self._restarts_of[report.incarnation] = report.environment_restarts
 
   def _greet(self, **changes):
+    """Changes items of the greeting."""
     with self._greeting_lock:  # Another thread may announce the end while a row of metrics is written.
       self._content |= changes
       tf.raw_ops.AssignVariableOp(resource=self._greeting, value=tf.constant(json.dumps(self._content)))

@@ -91,7 +91,7 @@ class RemoteLearner:
     self._relay_port = relay_port
     self._relay = relay_lib.Relay(parameters_from, self._sent_specs, say) if parameters_from else None
     self._lock = threading.Lock()
-    self._totals = Totals(0, 0, 0, 0)  # _lock guards it, the connection and `unsent` of the lanes.
+    self._totals = Totals(0, 0, 0, 0)  # _lock guards the totals, the connection and `unsent` of the lanes.
     self._connection = None
     self._ready = threading.Event()
     self._stop = threading.Event()
@@ -227,7 +227,7 @@ class RemoteLearner:
                                              lost_unrolls=self._totals.lost_unrolls + lost)
         old.close()
     self._start(self._refresh, connection)
-    return connection.beat(self._report())  # The learner knows of this host at once.
+    return connection.beat(self._report())  # So that the learner knows of this host at once.
 
   def _take_leave(self):
     if self._connection:

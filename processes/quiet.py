@@ -171,7 +171,7 @@ def _copy(collected: BinaryIO, position: int, target: int) -> int:
 
 
 def _start_watcher(collected: BinaryIO, screen_descriptor: int):
-  """Forks a process that waits for the end of this one. A byte in the pipe ends it; an empty pipe means a crash."""
+  """Forks a process that waits for the end of this one. A byte in the pipe ends it. If none comes, this one crashed."""
   global _release_watcher
   watched, alive = os.pipe()
   watcher = os.fork()

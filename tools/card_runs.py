@@ -137,11 +137,11 @@ def free_environments(folder: str, config: Mapping[str, Any], run: Mapping[str, 
 
 
 def measure(run: Run, seconds: float, deadline: float) -> dict[str, Any]:
-  """Measures a run that has been started. It goes on.
+  """Measures a run that has been started. The run continues afterwards.
 
   Args:
     run: the run.
-    seconds: to measure, after a quarter of that time from the first row on.
+    seconds: seconds to measure. Before them, a quarter of this time passes as a warm-up, from the first row on.
     deadline: of time.monotonic().
   Returns:
     'frames_per_second'; 'bottleneck', the most frequent one; 'inference_batch_size' and 'time/...', means; 'card_busy',
@@ -169,7 +169,7 @@ def measure(run: Run, seconds: float, deadline: float) -> dict[str, Any]:
 
 
 def resume(run: Run, with_card: bool, deadline: float) -> dict[str, Any]:
-  """Kills a run and resumes it, on the card or on the CPU. It then goes on.
+  """Kills a run and resumes it, on the card or on the CPU. The run continues afterwards.
 
   Returns:
     'killed_at' and 'reached': environment frames. 'seconds': until the first new row. 'line': where it learns and acts.

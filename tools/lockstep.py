@@ -1,7 +1,7 @@
-"""A LASER agent on `quiz` in lockstep: acting, replay and learning take turns in one process; runs are repeatable.
+"""Trains a LASER agent on `quiz` in lockstep: acting, replay and learning take turns in one process.
 
-It is made of the project's own parts: the agent, its loss and learner, the replay of episodes and its replayers. Only
-the actors and their queue are replaced by a loop. Another player that always guesses may insert into the same replay.
+So runs are repeatable. The program uses the project's own agent, loss, learner, replay of episodes and replayers. A
+loop replaces only the actors and their queue. Another player that always guesses may insert into the same replay.
 """
 
 import dataclasses
@@ -87,7 +87,7 @@ class _Players:
 
 
 class _Intake:
-  """Stands for the queue: it plays when a batch is taken."""
+  """Takes the place of the queue. Unrolls are played when a batch is taken."""
 
   def __init__(self, players, select):
     self._players = players

@@ -14,8 +14,8 @@ episodes of a fixed length that start at once, or with episodes of varying lengt
 It draws variation.png. The claim: architectures that wait at each step lose most, those that wait at the end of each
 unroll lose less, and IMPALA loses nothing.
 
-All architectures stay in memory: ten environments for each of --batch_size, so 320 by default. 320 of DeepMind Lab need
-at least 74 GB.
+All architectures stay in memory. Together they have ten times as many environments as --batch_size, which is 320 by
+default. 320 environments of DeepMind Lab need at least 74 GB.
 
 The program writes throughput.json to --output after each level, and does not measure again what is there.
 """

@@ -133,7 +133,7 @@ def label(name: str, num_runs: int) -> str:
 def points(rows: Sequence[Mapping[str, Any]], metric: str, against: str = FRAMES) -> np.ndarray:
   """Returns frames and values of a metric, [P, 2], in the order of frames. Rows without it are left out.
 
-  Where a member of a population copied one with more frames, the rows go back in frames.
+  If a member of a population copied one with more frames, the frames of the rows decrease there.
 
   Args:
     rows: of metrics.jsonl.

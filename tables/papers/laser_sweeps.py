@@ -1,7 +1,7 @@
 """Groups runs into sweeps, and sweeps into repetitions. Schmitt et al. 2020 (LASER), section 5.1 and A.3.
 
 The paper compares sweeps by their best agent. An agent of a sweep is a combination of the hyper-parameters that are
-swept, such as the learning rate. On each level (or group of levels, in multi-task training) it is a run.
+swept, such as the learning rate. It has a run on each level, or on each group of levels in multi-task training.
 """
 
 from collections.abc import Mapping, Sequence

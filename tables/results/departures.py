@@ -23,7 +23,7 @@ from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.training import run_config
 
 # These settings determine to which agent of the paper a run corresponds, or how far it was scaled down. The tables show
-# them in other ways.
+# them elsewhere.
 _SHOWN_OTHERWISE = frozenset({
     'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'total_environment_frames', 'population_size',
     'num_learners', 'num_actors', 'shared_replay'})
@@ -36,7 +36,7 @@ _FREE = (FREE | {'sweep_index'}) - {'parameter_refresh'}
 
 
 def _reference(preset_name: str, protocol: Any = None) -> dict[str, Any]:
-  """Returns the settings of a preset by name, without those that the tables show in other ways."""
+  """Returns the settings of a preset by name, without those that the tables show elsewhere."""
   preset = registry.PRESETS[preset_name]
   values = {}
   for part in (preset.config, protocol or preset.protocol, cluster_config.ClusterConfig(),
@@ -118,7 +118,7 @@ def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent)
     return not value  # Figure F.1: the population tunes the learning rate, which is not annealed.
   if name == 'full_action_set' and not agent.experts:
     return True  # An agent for several games always has all actions.
-  # Once per unroll, and as in the paper, were defaults of older runs.
+  # Older runs had the default 'unroll' or 'paper', which also is as in the paper.
   if name in paper and value == paper[name] or name == 'parameter_refresh' and value in _REFRESHES:
     return True
   if name == 'reward_transform' and paper[name] == _RELEASED:
@@ -135,7 +135,7 @@ def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent)
 
 
 def _is_in_lasers_sweep(name: str, value: Any, agent: published.Agent) -> bool:
-  """Returns whether a value is in LASER's sweep, or is a threshold of the trust region. The paper does not state it."""
+  """Returns whether a value is in LASER's sweep. Any threshold of the trust region counts: the paper states none."""
   if name == 'trust_region_threshold':
     return 0 < value < math.inf
   ranges = sweeps.LASER.ranges if agent.suite == 'dmlab30' else _LASER_GRID if agent.population > 1 else {}
