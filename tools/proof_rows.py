@@ -161,7 +161,7 @@ class Rows:
     return Row(name, f'at most {precision.bound:g} of the change', measure)
 
   def training(self, run: card_runs.Run) -> Group:
-    """Returns the group of a run on Pong: its speed, and resuming it on another device. The run is not ended."""
+    """Returns the group of a run on Pong: its speed, and resuming it on another device. The run then continues."""
     def measure(deadline):
       run.start(with_card=self._device == 'gpu')
       found = card_runs.measure(run, self._plan.run_seconds, deadline)
