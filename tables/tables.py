@@ -119,13 +119,13 @@ class TablesConfig:
   table: str = setting('', f'The table to make ({_TABLES}). Its runs must be evaluated, except for tables 2 and sweep '
                            'of impala, and those of laser. Default: no table.')
   runs: str = setting('', 'Run directories to compare with the paper: paths or patterns with *, separated by commas. '
-                          "A sweep may be of any agent with IMPALA's settings, also of one that is not in the "
-                          'registry; tables of r2d2 may have runs of IMPALA, and figures '
-                          'of laser runs of other agents. Without it, the table has only the numbers of the paper.')
+                          "The table sweep takes runs of any agent with IMPALA's settings, also of one of your own. "
+                          'Tables of r2d2 also take runs of IMPALA. Figures of laser also take runs of other agents. '
+                          'Without this flag, the table has only the numbers of the paper.')
   throughput: str = setting('', 'With --table=1 of impala: the file throughput.json of //tools:throughput. Without it, '
                                 'the table has only the numbers of the paper.')
-  budget: bool = setting(False, 'Print what the results of all papers cost, and write it as Markdown and CSV. Without '
-                                'other flags but --output.')
+  budget: bool = setting(False, 'Print what the results of all papers cost, and write it as Markdown and CSV. The only '
+                                'other flag may be --output.')
   output: str = setting('results', 'Folder to write to.')
   figures: bool = setting(False, 'Also draw the figures for which these runs have the data.')
 
