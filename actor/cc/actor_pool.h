@@ -35,8 +35,8 @@ namespace scalable_agents {
 // of actor ids. This makes a run repeatable.
 enum class Barrier { kNone, kUnroll, kStep };
 
-// An environment, from its worker's start to its worker's end. Only the pool changes it. The consumer of a
-// batch may read it until CompleteBatch().
+// The actor of an environment, from the start to the end of its worker process. Only the pool changes it. The consumer
+// of a batch may read it until CompleteBatch().
 struct Actor {
   Actor(const UnrollLayout* layout, const UnrollBuilder::Allocate* allocate)
       : unroll(layout, allocate), decision(*layout) {}

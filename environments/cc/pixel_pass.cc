@@ -119,8 +119,8 @@ std::vector<Cover> AreaCovers(int from, int to) {
   return covers;
 }
 
-// The sum of the pixels that an output pixel covers, times their shares, is divided by the sum of the shares; halves
-// are rounded up. For images of less than 2^18 pixels.
+// An output pixel is the mean of the pixels that it covers, weighted by their shares. Halves are rounded up. Images
+// must have less than 2^18 pixels.
 class Resize {
  public:
   Resize(Size from, Size to)
