@@ -27,13 +27,13 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
         'skipped_updates': Metric('updates', 'updates that were skipped over all restarts, because a number was not '
                                   'finite'),
         'wall_seconds': Metric('s', 'time for which the run has trained, over all restarts'),
-        'frames_per_second': Metric('environment frames per second', 'received since the last row'),
+        'frames_per_second': Metric('environment frames per second', 'frames received since the last row'),
         'memory_megabytes': Metric('MB', 'memory of the training process and its environment workers; what they share '
                                    'counts once'),
     },
     'Episodes': {
         'episodes': Metric('episodes', 'finished training episodes, over all restarts'),
-        'episode_return': Metric('raw rewards', 'mean return of the last 100 training episodes; None before the first '
+        'episode_return': Metric('raw rewards', 'mean return of the last 100 training episodes; null before the first '
                                  'one has ended'),
         'episode_return/LEVEL': Metric('raw rewards', 'the same for the last 100 episodes of one level'),
         'episode_length': Metric('environment frames', 'mean length of the last 100 training episodes'),
@@ -46,7 +46,7 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
         'suite_score/above_human': Metric('levels', 'levels with a human-normalised score above 100 %'),
     },
     'Updates: means since the last row': {
-        'loss/total': Metric('', 'what is minimised: the sum of the terms with their weights'),
+        'loss/total': Metric('', 'the loss that is minimised: the sum of its terms with their weights'),
         'loss/policy_gradient': Metric('', 'policy gradient term, a sum over steps and batch'),
         'loss/baseline': Metric('', 'baseline term before its weight --baseline_cost, a sum over steps and batch'),
         'loss/entropy': Metric('nats', 'negative entropy of the policy before its weight --entropy_cost, a sum over '
@@ -67,8 +67,9 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
         'delta_q/last': Metric('', 'the same at the last trained step'),
         'popart/mean/LEVEL': Metric('rewards', "PopArt: mu, the mean of the level's value targets, before the update"),
         'popart/scale/LEVEL': Metric('rewards', 'PopArt: sigma, their standard deviation, before the update'),
-        'value_loss/normalized/LEVEL': Metric('', 'PopArt: value loss per rollout of the level, of normalised values'),
-        'value_loss/unnormalized/LEVEL': Metric('rewards squared', 'PopArt: the same of un-normalised values'),
+        'value_loss/normalized/LEVEL': Metric('', 'PopArt: value loss per rollout of the level, with normalised '
+                                               'values'),
+        'value_loss/unnormalized/LEVEL': Metric('rewards squared', 'PopArt: the same with un-normalised values'),
         'rejected/online': Metric('share', 'LASER: new steps that the trust region leaves out'),
         'rejected/replayed': Metric('share', 'LASER: replayed steps that the trust region leaves out'),
         'relevance/online': Metric('', "LASER: mean of the divergence that is compared with the trust region's "
@@ -76,9 +77,9 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
         'relevance/replayed': Metric('', 'the same of replayed steps'),
     },
     'Where the time goes': {
-        'bottleneck': Metric(TEXT, 'the part that was busy for the largest share: environments, inference, learner, '
-                             'actors (in other processes), other jobs (of other programs), or what --shared_replay '
-                             'waits for'),
+        'bottleneck': Metric(TEXT, 'the part that was busy for the largest share of the time: environments, inference, '
+                             'learner, actors (in other processes), other jobs (of other programs), or what '
+                             '--shared_replay waits for'),
         'time/learner_waits': Metric('share', 'the learner waited for data'),
         'time/queue_full': Metric('share', 'the queue was full, so that actors waited'),
         'time/inference_idle': Metric('share', 'inference had nothing to do'),
@@ -89,8 +90,8 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
     },
     'The replay': {
         'replay_size': Metric('', 'what is in the replay now: sequences (R2D2), agent steps (LASER, IMPALA)'),
-        'replay_filled': Metric('share', 'replay_size as a share of --replay_minimum_size, at most 1; below 1, updates '
-                                'wait'),
+        'replay_filled': Metric('share', 'replay_size as a share of --replay_minimum_size, at most 1; below 1, no '
+                                'update is made'),
         'replay_episodes': Metric('episodes', 'episodes in the replay now'),
         'replay_megabytes': Metric('MB', 'memory of the rows in the replay'),
         'replay_gaps': Metric('', 'streams (R2D2) or episodes (LASER) that ended early because unrolls were lost. With '
@@ -100,8 +101,8 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
         'replay_stale_updates': Metric('', 'priorities that came for items that had left the replay'),
         'replay_lead': Metric('agent steps', 'with --shared_replay: agent steps by which this agent is ahead of the '
                               'slowest one'),
-        'replay_waits_for': Metric(TEXT, 'with --shared_replay, while the agent waits: other agents, which are slower, '
-                                   'or replay, whose job does not answer; it is the bottleneck then'),
+        'replay_waits_for': Metric(TEXT, 'with --shared_replay, what the agent waits for: other agents, which are '
+                                   'slower, or replay, whose process does not answer. The bottleneck is then the same'),
         'sequences_inserted': Metric('sequences', 'sequences inserted so far; saved with the replay'),
         'sequences_sampled': Metric('sequences', 'sequences sampled so far; saved with the replay'),
         'unrolls_replayed': Metric('unrolls', 'unrolls that the replay has given out, to all agents if it is shared; '
@@ -133,7 +134,7 @@ _METRICS = {name: metric for section in _SECTIONS.values() for name, metric in s
 TEXTS = frozenset(name for name, metric in _METRICS.items() if metric.unit == TEXT)
 
 _INTRODUCTION = '''`metrics.jsonl` in a run directory has a JSON object for each log interval. TensorBoard shows the
-same values. None stands for a value that does not exist yet. LEVEL is the name of a level, and HOST that of an actor
+same values. `null` stands for a value that does not exist yet. LEVEL is the name of a level, and HOST that of an actor
 host.'''
 
 
