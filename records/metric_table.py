@@ -134,8 +134,8 @@ _METRICS = {name: metric for section in _SECTIONS.values() for name, metric in s
 TEXTS = frozenset(name for name, metric in _METRICS.items() if metric.unit == TEXT)
 
 _INTRODUCTION = '''`metrics.jsonl` in a run directory has a JSON object for each log interval. TensorBoard shows the
-same values. `null` stands for a value that does not exist yet. LEVEL is the name of a level, and HOST that of an actor
-host.'''
+same values. `null` stands for a value that does not exist yet. A share is a number from 0 to 1. LEVEL is the name of a
+level, and HOST that of an actor host.'''
 
 
 def find(name: str) -> Metric | None:
