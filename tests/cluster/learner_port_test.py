@@ -133,7 +133,7 @@ class MetricsTest(parameterized.TestCase):
     self._send(json.dumps(learner_port.Report(3, name, 0., 0., 0, 0, 0)._asdict()))
     self._check_ignored()
 
-  def _check_ignored(self, sender='(somebody unknown|task_3)'):
+  def _check_ignored(self, sender='(an unknown sender|task_3)'):
     self._report(5)
     self.assertIn('actor/task_5/reconnects', _port.metrics())
     self.assertRegex(_port.warning(), f'^malformed reports ignored: 1, the last one from {sender}: [a-zA-Z_, ]+$')
