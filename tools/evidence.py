@@ -17,7 +17,7 @@ from scalable_agents.processes import quiet
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 import dataclasses
 import itertools
 import os
@@ -51,7 +51,8 @@ class EvidenceConfig:
   """The flags."""
 
   papers: str = setting('impala,popart,r2d2,laser', 'Papers, separated by commas: impala, popart, r2d2, laser.')
-  seeds: int = setting(5, 'Number of runs of each line.', at_least=5, at_most=1_000)
+  seeds: int = setting(5, 'Number of runs of each line. Studies with small effects have at least 10 or 15.', at_least=5,
+                       at_most=1_000)
   parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
   broken_with: str = setting('', "A flag that is added to every run of an agent's program, such as "
                              '--off_policy_correction=none, to see that claims about broken agents fail.')
@@ -59,10 +60,19 @@ class EvidenceConfig:
 
 
 class Study(NamedTuple):
-  """Runs on a small task."""
-  program: str                                                    # The program that makes these runs alone.
-  frames: int                                                     # Environment frames of a run.
-  scores: Callable[[EvidenceConfig, str], dict[str, np.ndarray]]  # Takes a folder. Line -> scores [parts, seeds].
+  """Runs on a small task.
+
+  Attributes:
+    program: the program that makes these runs, and others, alone.
+    frames: environment frames of a run.
+    seeds: the least number of runs of each line.
+    scores: takes the flags with the number of seeds, a folder and the names of the lines to run. Returns at least these
+      lines -> scores, [parts, seeds].
+  """
+  program: str
+  frames: int
+  seeds: int
+  scores: Callable[[EvidenceConfig, str, Set[str]], dict[str, np.ndarray]]
 
 
 class Claim(NamedTuple):
@@ -88,22 +98,22 @@ class Paper(NamedTuple):
   claims: Sequence[Claim]
 
 
-def _study(tool, name: str) -> Study:
-  """Returns the study that an experiment of a tool makes."""
+def _study(tool, name: str, seeds: int = 5) -> Study:
+  """Returns the study that lines of a tool's experiment make."""
   experiment = tool.EXPERIMENTS[name]
 
-  def scores(config, folder):
+  def scores(config, folder, wanted):
     added = tuple(filter(None, [config.broken_with]))
-    lines = [line._replace(flags=(*line.flags, *added)) for line in experiment.lines]
+    lines = [line._replace(flags=(*line.flags, *added)) for line in experiment.lines if line.full_name in wanted]
     curves = comparison.run(experiment._replace(lines=lines), comparison.Config(
         seeds=config.seeds, parallel=config.parallel, experiment=name, output=folder))
     return {line: np.array([comparison.scores(of_seeds, experiment.measured, part) for part in _PARTS.values()])
             for line, of_seeds in curves.items()}
 
-  return Study(f'//tools:{tool.__name__.rpartition(".")[2]} --experiment={name}', experiment.frames, scores)
+  return Study(f'//tools:{tool.__name__.rpartition(".")[2]} --experiment={name}', experiment.frames, seeds, scores)
 
 
-def _sharing(config: EvidenceConfig, folder: str) -> dict[str, np.ndarray]:
+def _sharing(config: EvidenceConfig, folder: str, unused_lines: Set[str]) -> dict[str, np.ndarray]:
   curves = shared_replay.run(shared_replay.SharedReplayConfig(
       seeds=config.seeds, parallel=config.parallel, output=folder))
   return {line: np.array([shares[:, :round(part * shares.shape[1])].mean(axis=1) for part in _PARTS.values()])
@@ -122,7 +132,7 @@ def _lagging(lag: int) -> list[str]:
 PAPERS = {
     'impala': Paper(
         'IMPALA (Espeholt et al. 2018): off-policy corrections, section 5.2.2 and appendix E.1',
-        {'policy_lag': _study(off_policy, 'policy_lag'), 'corrections': _study(off_policy, 'corrections')},
+        {'policy_lag': _study(off_policy, 'policy_lag', 10), 'corrections': _study(off_policy, 'corrections', 15)},
         [Claim('in step, the corrections are alike, within 0.05', 'policy_lag', _lagging(0)[0], _lagging(0)[-1], 0.05),
          *_order('policy_lag', _lagging(15)), *_order('policy_lag', _lagging(60)),
          *_order('corrections', [f'{name}, with replay' for name in off_policy.CORRECTIONS])]),
@@ -151,7 +161,7 @@ PAPERS = {
          Claim('memory_len: the memory is needed', 'memory_len', 'R2D2', 'Feed-Forward')]),
     'laser': Paper(
         'LASER (Schmitt et al. 2020): a shared replay, figure 3',
-        {'sharing': Study('//tools:shared_replay', shared_replay.SharedReplayConfig().frames, _sharing)},
+        {'sharing': Study('//tools:shared_replay', shared_replay.SharedReplayConfig().frames, 5, _sharing)},
         [Claim('naive sharing is worse than no replay', 'sharing', 'no replay', 'shared replay, naive'),
          Claim('sharing with the trust region is better than no replay', 'sharing', 'shared replay, b = 0.1',
                'no replay')]),
@@ -164,7 +174,7 @@ def judge(claim: Claim, first: Sequence[float], second: Sequence[float]) -> Verd
   difference = float(differences.mean())
   if not claim.margin:
     p = float(stats.mannwhitneyu(first, second, alternative='greater').pvalue)
-    return Verdict(p < _LARGEST_P, difference, f'p = {p:.3f}')
+    return Verdict(p < _LARGEST_P, difference, 'p < 0.001' if p < 0.001 else f'p = {p:.3f}')
   _, low, high = compare_runs.interval(differences.tolist())
   return Verdict(max(-low, high) < claim.margin, difference, f'from {low:+.3f} to {high:+.3f}')
 
@@ -173,6 +183,15 @@ class _Line(NamedTuple):
   """The runs of a line."""
   scores: np.ndarray                     # [parts, seeds]. The last part is the whole run.
   interval: tuple[float, float, float]   # The interquartile mean, and the ends of its 95 % interval.
+
+
+def _make(key: str, paper: Paper, config: EvidenceConfig, folder: str) -> dict[str, _Line]:
+  """Makes the runs of those lines of a study that a claim is about."""
+  study = paper.studies[key]
+  wanted = {line for claim in paper.claims if claim.study == key for line in (claim.first, claim.second)}
+  config = dataclasses.replace(config, seeds=max(config.seeds, study.seeds))
+  return {line: _Line(scores, compare_runs.interval(scores[-1].tolist()))
+          for line, scores in study.scores(config, folder, wanted).items()}
 
 
 def _draw(studies: dict[str, dict[str, _Line]], file: str):
@@ -209,8 +228,8 @@ def _section(name: str, paper: Paper, studies: dict[str, dict[str, _Line]],
     cells = (f'{"**" * verdict.holds}{verdict.difference:+.2f}{"**" * verdict.holds}, {verdict.reason}'
              for verdict in of_parts)
     lines.append(f'| {claim.text} | {" | ".join(cells)} |')
-  lines += ['', *(f'- {key}: `bazel run {study.program}`, {study.frames:,} environment frames per run.'
-                  for key, study in paper.studies.items()), '']
+  lines += ['', *(f'- {key}: `bazel run {paper.studies[key].program}`, {paper.studies[key].frames:,} environment frames '
+                  f'per run, {next(iter(runs.values())).scores.shape[1]} seeds.' for key, runs in studies.items()), '']
   return lines
 
 
@@ -223,9 +242,7 @@ def main():
   folder, sections, failed, total = files.make_folder(config.output), [], [], 0
   for name in chosen:
     paper = PAPERS[name]
-    studies = {key: {line: _Line(scores, compare_runs.interval(scores[-1].tolist()))
-                     for line, scores in study.scores(config, os.path.join(folder, name)).items()}
-               for key, study in paper.studies.items()}
+    studies = {key: _make(key, paper, config, os.path.join(folder, name)) for key in paper.studies}
     verdicts = [[judge(claim, first, second) for first, second in zip(
         studies[claim.study][claim.first].scores, studies[claim.study][claim.second].scores, strict=True)]
                 for claim in paper.claims]
@@ -238,7 +255,7 @@ def main():
   broken = f', all runs with {config.broken_with}' if config.broken_with else ''
   head = ['# Claims of the papers on small tasks', '',
           f'{total - len(failed)} of {total} claims hold. Commit {_commit()}, {machine.num_cores()} cores of '
-          f'{machine.processor()}, {config.seeds} seeds{broken}. The scores are interquartile means with 95 % '
+          f'{machine.processor()}{broken}. The scores are interquartile means with 95 % '
           'intervals from a bootstrap over the seeds. "Higher" is judged by a Mann-Whitney test on the seeds.', '']
   page = os.path.join(folder, 'evidence.md')
   with run_directory.replaced(page) as new, open(new, 'w', encoding='utf-8') as stream:
