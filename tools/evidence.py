@@ -228,9 +228,11 @@ def _section(name: str, paper: Paper, studies: dict[str, dict[str, _Line]],
     cells = (f'{"**" * verdict.holds}{verdict.difference:+.2f}{"**" * verdict.holds}, {verdict.reason}'
              for verdict in of_parts)
     lines.append(f'| {claim.text} | {" | ".join(cells)} |')
-  lines += ['', *(f'- {key}: `bazel run {paper.studies[key].program}`, {paper.studies[key].frames:,} environment frames '
-                  f'per run, {next(iter(runs.values())).scores.shape[1]} seeds.' for key, runs in studies.items()), '']
-  return lines
+  lines.append('')
+  for key, study in paper.studies.items():
+    seeds = next(iter(studies[key].values())).scores.shape[1]
+    lines.append(f'- {key}: `bazel run {study.program}`, {study.frames:,} environment frames per run, {seeds} seeds.')
+  return [*lines, '']
 
 
 def main():

@@ -25,19 +25,19 @@ class EvidenceTest(parameterized.TestCase):
 
   def _run(self, folder, **settings):
     """Returns what the program prints, with runs whose returns depend on the last correction in their flags."""
-    flags = {}
+    self._runs = {}  # Run directory -> command.
 
     def run(command, **unused_settings):
       if command[0] == 'git':
         return subprocess.CompletedProcess(command, 0, 'abc1234\n')
       logdir = next(word.removeprefix('--logdir=') for word in command if word.startswith('--logdir='))
-      flags[logdir] = command
+      self._runs[logdir] = command
       return subprocess.CompletedProcess(command, 0, '')
 
     def read_metrics(logdir):
       seed = int(logdir.rpartition('_')[2])
-      lag = next((word for word in flags[logdir] if word.startswith('--policy_lag=')), '')
-      correction = [word for word in flags[logdir] if word in _RETURNS][-1]
+      lag = next((word for word in self._runs[logdir] if word.startswith('--policy_lag=')), '')
+      correction = [word for word in self._runs[logdir] if word in _RETURNS][-1]
       value = 0.9 if lag == '--policy_lag=0' else _RETURNS[correction]
       # In the first half of a run, all lines are alike.
       return [{'environment_frames': frames, 'episode_return/catch': (value if frames > 20_000 else 0) + 0.001 * seed}
@@ -60,11 +60,13 @@ class EvidenceTest(parameterized.TestCase):
     with open(os.path.join(folder, 'evidence.md'), encoding='utf-8') as file:
       page = file.read()
     self.assertIn('10 of 10 claims hold. Commit abc1234, ', page)
-    self.assertRegex(page, r'\| V-trace, policy lag of 60 updates > 1-Step, policy lag of 60 updates \| '
-                           r'0\.4[56] \(0\.4[56] to 0\.4[56]\) \| 0\.4[01] \(0\.4[01] to 0\.4[01]\) \| yes: p < 0\.001 \|')
+    self.assertRegex(page, r'\| V-trace, policy lag of 60 updates > 1-Step, policy lag of 60 updates '
+                           r'\| 0\.4[56] \(0\.4[56] to 0\.4[56]\) \| 0\.4[01] \(0\.4[01] to 0\.4[01]\) '
+                           r'\| yes: p < 0\.001 \|')
     self.assertRegex(page, r'updates > 1-Step, policy lag of 60 updates \| \+0\.00, p = 0\.\d+ \| \+0\.00, p = 0\.\d+ '
                            r'\| \*\*\+0\.03\*\*, p < 0\.001 \| \*\*\+0\.05\*\*, p < 0\.001 \|')
-    self.assertIn('bazel run //tools:off_policy --experiment=policy_lag`, 40,000 environment frames per run, 10 seeds.', page)
+    self.assertIn('//tools:off_policy --experiment=policy_lag`, 40,000 environment frames per run, 10 seeds.', page)
+    self.assertLen(self._runs, 10 * 10 + 4 * 15)  # The lines that claims compare.
     self.assertGreater(np.ptp(image.imread(os.path.join(folder, 'impala.png'))), 0.5)
 
   def test_a_broken_agent_is_an_error_and_on_the_page(self):
