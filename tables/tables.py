@@ -22,6 +22,7 @@ Prints the table and writes it as Markdown and CSV. //tables:impala, //tables:po
                  the share of steps outside the trust region.
 
 --budget prints what the results of all four papers cost, in core-days and GPU-days (docs/budget.md).
+--returns_every=1_000_000 prints the training returns of any runs after each million frames, beside the papers' scores.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,7 @@ from scalable_agents.tables.papers import off_policy_table
 from scalable_agents.tables.papers import paper_tables
 from scalable_agents.tables.papers import popart_tables
 from scalable_agents.tables.papers import r2d2_tables
+from scalable_agents.tables.papers import returns_table
 from scalable_agents.tables.papers import sweep
 from scalable_agents.tables.papers import throughput_table
 from scalable_agents.tables.results import runs as runs_lib
@@ -126,6 +128,9 @@ class TablesConfig:
                                 'the table has only the numbers of the paper.')
   budget: bool = setting(False, 'Print what the results of all papers cost, and write it as Markdown and CSV. The only '
                                 'other flag may be --output.')
+  returns_every: int = setting(0, 'Environment frames. Print the training returns of --runs after each so many frames, '
+                               'and write them as Markdown and CSV. The runs may be of any agents. 0: do not.',
+                               at_least=0, at_most=settings.MAX_FRAMES)
   output: str = setting('results', 'Folder to write to.')
   figures: bool = setting(False, 'Also draw the figures for which these runs have the data.')
 
@@ -137,8 +142,11 @@ def validate(config: TablesConfig):
   if config.table not in ('', *known):
     raise ValueError(f'--table={config.table}: want one of {", ".join(known)}')
   if config.budget:
-    if config.table or config.runs or config.throughput or config.figures:
+    if config.table or config.runs or config.throughput or config.figures or config.returns_every:
       raise ValueError('--budget: want no other flag but --output')
+  elif config.returns_every:
+    if config.table or config.throughput or config.figures or not config.runs:
+      raise ValueError('--returns_every: want --runs, and no other flag but --output')
   elif not config.table and not config.figures:
     wanted = f'one of {", ".join(known)}' if len(known) > 1 else known[0]
     raise ValueError(f'--table=: want {wanted}, or --figures')
@@ -177,10 +185,13 @@ def main():
   """Reads the flags and the runs, and writes the table and the figures."""
   config = run_flags.config_from_flags(TablesConfig, validate)
   paper = _PAPERS[config.paper]
-  runs = files.read_runs(config.runs, paper.evaluated(config.table), paper.agents(config.table))
+  agents = tuple(runs_lib.NAMES) if config.returns_every else paper.agents(config.table)
+  runs = files.read_runs(config.runs, not config.returns_every and paper.evaluated(config.table), agents)
   folder = files.make_folder(config.output)
   if config.budget:
     files.write(budget.table(), folder, 'budget')
+  if config.returns_every:
+    files.write(returns_table.table(runs, config.returns_every), folder, 'returns')
   if config.table:
     made = (throughput_table.table(throughput_table.read(run_flags.user_path(config.throughput))) if config.throughput
             else paper.table(config.table, runs))

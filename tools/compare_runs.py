@@ -6,8 +6,7 @@
 Runs that differ only in their seeds form a group, which is named after the settings in which the groups differ. In the
 figure, a line is the mean of a group, and the area around it extends from its smallest to its largest value. The table
 has the interquartile mean (IQM) of each group at the end of the runs, and of the best value of each run, with 95 %
-intervals from a bootstrap over the runs. Agarwal et al. 2021, "Deep reinforcement learning at the edge of the
-statistical precipice", whose library rliable computes them.
+intervals from a bootstrap over the runs; see intervals.py.
 """
 
 from collections.abc import Sequence
@@ -17,9 +16,7 @@ import os
 import sys
 import textwrap
 from typing import Any, NamedTuple
-import warnings
 
-from absl import logging
 import numpy as np
 
 from scalable_agents.cluster import cluster_config
@@ -31,13 +28,12 @@ from scalable_agents.records.settings import free_settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.results import intervals
 from scalable_agents.tables.results import runs as results
 from scalable_agents.training import run_config
 
 _POINTS = 200           # Points of a line.
-_RESAMPLES = 2_000
 _LABEL_WIDTH = 42       # Characters. The legend has two columns.
-_RLIABLE = 'rliable==1.2.0 pandas==2.3.3'  # As in requirements-plots.txt.
 # Settings that runs of a group need not have in common.
 _FREE = {'seed', 'num_environments', *run_config.FREE_FLAGS, *free_settings(cluster_config.ClusterConfig)}
 
@@ -111,33 +107,8 @@ def groups_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
   return groups
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-  """Returns the interquartile mean of runs, and the ends of its 95 % interval (NaN for a single run).
-
-  Raises:
-    errors.UserError: rliable is not installed, and there are several runs.
-  """
-  if len(values) == 1:
-    return float(values[0]), np.nan, np.nan
-  try:
-    from rliable import library
-    from rliable import metrics
-  except ImportError as error:
-    raise errors.UserError(f'the table of several runs needs rliable ({error}): {sys.executable} -m pip install '
-                           f'{_RLIABLE}') from error
-  scores = {'': np.array(values, np.float64)[:, np.newaxis]}  # One task.
-  logging.set_verbosity(logging.WARNING)  # rliable writes a line for each estimate.
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore', FutureWarning)  # rliable calls its own library in an outdated way.
-    points, intervals = library.get_interval_estimates(
-        scores, lambda of_runs: np.array([metrics.aggregate_iqm(of_runs)]), reps=_RESAMPLES,
-        random_state=np.random.RandomState(0))
-  low, high = intervals[''][:, 0]
-  return float(points[''][0]), float(low), float(high)
-
-
 def _cell(values):
-  middle, low, high = interval(values)
+  middle, low, high = intervals.interquartile_mean(values)
   return f'{middle:.4g}' if np.isnan(low) else f'{middle:.4g} ({low:.4g} to {high:.4g})'
 
 

@@ -35,7 +35,7 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.figures import drawing
-from scalable_agents.tools import compare_runs
+from scalable_agents.tables.results import intervals
 from scalable_agents.tools import comparison
 from scalable_agents.tools import memory_tasks
 from scalable_agents.tools import off_policy
@@ -175,14 +175,14 @@ def judge(claim: Claim, first: Sequence[float], second: Sequence[float]) -> Verd
   if not claim.margin:
     p = float(stats.mannwhitneyu(first, second, alternative='greater').pvalue)
     return Verdict(p < _LARGEST_P, difference, 'p < 0.001' if p < 0.001 else f'p = {p:.3f}')
-  _, low, high = compare_runs.interval(differences.tolist())
+  _, low, high = intervals.interquartile_mean(differences)
   return Verdict(max(-low, high) < claim.margin, difference, f'from {low:+.3f} to {high:+.3f}')
 
 
 class _Line(NamedTuple):
   """The runs of a line."""
-  scores: np.ndarray                     # [parts, seeds]. The last part is the whole run.
-  interval: tuple[float, float, float]   # The interquartile mean, and the ends of its 95 % interval.
+  scores: np.ndarray  # [parts, seeds]. The last part is the whole run.
+  interval: intervals.Interval
 
 
 def _make(key: str, paper: Paper, config: EvidenceConfig, folder: str) -> dict[str, _Line]:
@@ -190,7 +190,7 @@ def _make(key: str, paper: Paper, config: EvidenceConfig, folder: str) -> dict[s
   study = paper.studies[key]
   wanted = {line for claim in paper.claims if claim.study == key for line in (claim.first, claim.second)}
   config = dataclasses.replace(config, seeds=max(config.seeds, study.seeds))
-  return {line: _Line(scores, compare_runs.interval(scores[-1].tolist()))
+  return {line: _Line(scores, intervals.interquartile_mean(scores[-1]))
           for line, scores in study.scores(config, folder, wanted).items()}
 
 

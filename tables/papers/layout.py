@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from scalable_agents.tables.results import results
 
-_MISSING = '–'
+MISSING = '–'
 
 
 class Number(NamedTuple):
@@ -74,7 +74,7 @@ def _text(cell: str | Number, signed: bool) -> str:
     return cell
   value, decimals = cell
   if value is None:
-    return _MISSING
+    return MISSING
   if isinstance(value, results.Score):
     spread = f' ± {value.spread:.{decimals}f} ({value.seeds} seeds)' if value.spread is not None else ''
     return f'{value.mean:.{decimals}f}{spread}'

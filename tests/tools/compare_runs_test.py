@@ -14,6 +14,7 @@ import numpy as np
 
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
+from scalable_agents.tables.results import intervals
 from scalable_agents.tests import source_tree
 from scalable_agents.tools import compare_runs
 
@@ -62,12 +63,12 @@ class CompareRunsTest(absltest.TestCase):
       self.assertStartsWith(file.read(), b'\x89PNG')
 
   def test_the_interquartile_mean_and_its_interval(self):
-    middle, low, high = compare_runs.interval([-100., 1., 2., 3., 4., 5., 6., 100.])
+    middle, low, high = intervals.interquartile_mean([-100., 1., 2., 3., 4., 5., 6., 100.])
     self.assertAlmostEqual(middle, (2 + 3 + 4 + 5) / 4)  # Without the two smallest and the two largest.
     self.assertBetween(low, -30., middle)
     self.assertBetween(high, middle, 40.)
-    self.assertEqual(compare_runs.interval([7.])[0], 7.)
-    self.assertTrue(np.isnan(compare_runs.interval([7.])[1:]).all())
+    self.assertEqual(intervals.interquartile_mean([7.])[0], 7.)
+    self.assertTrue(np.isnan(intervals.interquartile_mean([7.])[1:]).all())
 
   def test_agents_are_groups_and_rows_without_the_metric_are_left_out(self):
     self._run('a', [None, 1., 2.])

@@ -12,7 +12,7 @@ from matplotlib import image
 import numpy as np
 
 from scalable_agents.records import errors
-from scalable_agents.tools import compare_runs
+from scalable_agents.tables.results import intervals
 from scalable_agents.tools import comparison
 from scalable_agents.tools import evidence
 
@@ -49,7 +49,7 @@ class EvidenceTest(parameterized.TestCase):
             comparison.device_report, 'read', return_value=''), mock.patch.object(
                 subprocess, 'run', run), mock.patch.object(
                     comparison.run_rows, 'read_metrics', read_metrics), mock.patch.object(
-                        compare_runs, '_RESAMPLES', 20):  # Each takes milliseconds.
+                        intervals, '_RESAMPLES', 20):  # Each takes milliseconds.
       evidence.main()
     return screen.getvalue()
 

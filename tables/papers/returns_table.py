@@ -1,0 +1,117 @@
+"""Makes a table of the training returns after equal numbers of frames, beside the final scores that papers print.
+
+A return is the mean of the last 100 training episodes, and of the runs that differ only in their seeds. Schmitt et al.
+2020 (LASER), appendix D.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from scalable_agents.environments import scores
+from scalable_agents.records import errors
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import r2d2_tables
+from scalable_agents.tables.results import intervals
+from scalable_agents.tables.results import laser_published
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import r2d2_published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
+from scalable_agents.tables.results import training_returns
+
+_NOTES = (
+    'The returns are those of training, with its exploration: the mean of the last 100 episodes up to a number of '
+    'frames, and of the seeds.',
+    "Human-normalised: 0 % is a random policy, 100 % a human. It is that of the line's last return.",
+    'IQM: interquartile mean of the human-normalised scores of all levels and seeds, in %, with a 95 % interval from a '
+    'bootstrap over the seeds (Agarwal et al. 2021).',
+    "The paper's scores are those of evaluations after its number of frames.")
+
+
+class _Line(NamedTuple):
+  """Runs that differ only in their seeds."""
+  of_levels: Mapping[str, np.ndarray]  # Level -> returns at each number of frames, [seeds, M]. NaN after a run's end.
+  runs: Mapping[str, runs_lib.Run]     # Level -> one of the runs.
+
+
+def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
+  """Makes the table.
+
+  Args:
+    runs: runs of any agents.
+    every: environment frames from one return to the next.
+  Raises:
+    errors.UserError: all runs are shorter, or a file of a run is damaged.
+  """
+  read = {run.logdir: training_returns.read(run) for run in runs}
+  longest = max(episodes.frames for episodes in read.values())
+  if longest < every:
+    raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
+  marks = range(every, longest + 1, every)
+  lines = {name: _line(of_line, read, marks) for name, of_line in _by_name(runs).items()}
+  levels = dict.fromkeys(level for line in lines.values() for level in line.of_levels)
+  rows = [_row(level, name, line) for level in levels for name, line in lines.items() if level in line.of_levels]
+  rows += [row for name, line in lines.items() if (row := _summary(name, line))]
+  return layout.Table(
+      'Training returns', ['level', 'agent', 'seeds', *map(results.short, marks), 'human-normalised (%)', 'paper'],
+      rows, _NOTES)
+
+
+def _by_name(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
+  """Groups runs by agent and settings. Settings are part of a name if an agent has runs with several values of them."""
+  named = {}
+  for agent, of_agent in runs_lib.grouped(runs, lambda run: run.agent).items():
+    settings = [results.settings_of(run, expert=True) for run in of_agent]
+    for run, different in zip(of_agent, results.differing([agent] * len(of_agent), settings, ()), strict=True):
+      named.setdefault(', '.join([runs_lib.NAMES.get(agent, agent), *different]), []).append(run)
+  return named
+
+
+def _line(runs: Sequence[runs_lib.Run], read: Mapping[str, training_returns.Returns], marks: Sequence[int]) -> _Line:
+  of_levels, examples = {}, {}
+  for run in runs:
+    for level, episodes in read[run.logdir].of_levels.items():
+      found = [training_returns.last(episodes, mark) if mark <= read[run.logdir].frames else None for mark in marks]
+      of_levels.setdefault(level, []).append([last.mean if last else np.nan for last in found])
+      examples[level] = run
+  return _Line({level: np.array(of_seeds) for level, of_seeds in of_levels.items()}, examples)
+
+
+def _row(level: str, name: str, line: _Line) -> list[str | layout.Number]:
+  means = line.of_levels[level].mean(axis=0)
+  reached = means[~np.isnan(means)]
+  normalised = (scores.human_normalised(level, reached[-1]) if len(reached) and scores.has_reference(level) else None)
+  return [level, name, layout.Number(len(line.of_levels[level]), 0),
+          *(layout.Number(None if np.isnan(mean) else mean, 2) for mean in means), layout.Number(normalised, 0),
+          _paper(level, line.runs[level])]
+
+
+def _paper(level: str, run: runs_lib.Run) -> str:
+  """Returns the final score of a paper's agent with this algorithm and network, and its number of frames."""
+  for paper, agent_of in ((published.IMPALA, runs_lib.agent_of), (r2d2_published.PAPER, r2d2_tables.agent_of),
+                          (laser_published.PAPER, runs_lib.agent_of)):
+    agent = agent_of(run, paper.agents)
+    score = agent and paper.level_scores.get(agent.suite, {}).get(agent.name, {}).get(level)
+    if agent and score is not None:
+      return f'{score:g} ({agent.name}, {results.short(agent.frames)})'
+  return layout.MISSING
+
+
+def _summary(name: str, line: _Line) -> list[str | layout.Number] | None:
+  """Returns the row of the interquartile means over levels; None for a line with fewer than two levels."""
+  levels = [level for level in line.of_levels if scores.has_reference(level)]
+  if len(levels) < 2:
+    return None
+  seeds = min(len(line.of_levels[level]) for level in levels)
+  normalised = np.array([[scores.human_normalised(level, score) for score in line.of_levels[level][:seeds].ravel()]
+                         for level in levels]).reshape(len(levels), seeds, -1)
+  cells = []
+  for of_mark in np.moveaxis(normalised, -1, 0):
+    if np.isnan(of_mark).any():
+      cells.append(layout.MISSING)
+    else:
+      middle, low, high = intervals.interquartile_mean(of_mark.T)
+      cells.append(f'{middle:.0f}' + (f' ({low:.0f} to {high:.0f})' if seeds > 1 else ''))
+  return [f'IQM of {len(levels)} levels', name, layout.Number(seeds, 0), *cells, '', '']

@@ -1,0 +1,53 @@
+"""Interquartile means with 95 % intervals from a bootstrap over runs, as the library rliable computes them.
+
+Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice".
+"""
+
+from collections.abc import Sequence
+import sys
+from typing import NamedTuple
+import warnings
+
+from absl import logging
+import numpy as np
+
+from scalable_agents.records import errors
+
+_RESAMPLES = 2_000
+_RLIABLE = 'rliable==1.2.0 pandas==2.3.3'  # As in requirements-plots.txt.
+
+
+class Interval(NamedTuple):
+  """An interquartile mean, and the ends of its 95 % interval, which are NaN for a single run."""
+  middle: float
+  low: float
+  high: float
+
+
+def interquartile_mean(values: Sequence[float] | np.ndarray) -> Interval:
+  """Returns the mean of the middle half of all values, and its interval. Resampling keeps the tasks.
+
+  Args:
+    values: [runs] or [runs, tasks].
+  Raises:
+    errors.UserError: rliable is not installed, and there are several values.
+  """
+  of_tasks = np.array(values, np.float64)
+  of_tasks = of_tasks.reshape(len(of_tasks), -1)
+  if of_tasks.size == 1:
+    return Interval(float(of_tasks[0, 0]), np.nan, np.nan)
+  try:
+    from rliable import library
+    from rliable import metrics
+  except ImportError as error:
+    raise errors.UserError(f'the table of several runs needs rliable ({error}): {sys.executable} -m pip install '
+                           f'{_RLIABLE}') from error
+  if len(of_tasks) == 1:
+    return Interval(float(metrics.aggregate_iqm(of_tasks)), np.nan, np.nan)
+  logging.set_verbosity(logging.WARNING)  # rliable writes a line for each estimate.
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore', FutureWarning)  # rliable calls its own library in an outdated way.
+    points, intervals = library.get_interval_estimates(
+        {'': of_tasks}, lambda of_runs: np.array([metrics.aggregate_iqm(of_runs)]), reps=_RESAMPLES,
+        random_state=np.random.RandomState(0))
+  return Interval(float(points[''][0]), *map(float, intervals[''][:, 0]))

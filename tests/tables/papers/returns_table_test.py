@@ -1,0 +1,70 @@
+"""Tests of tables/papers/returns_table.py: its numbers against sums by hand, and what is left empty."""
+
+from absl.testing import absltest
+import numpy as np
+
+from scalable_agents.records import errors
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import returns_table
+from scalable_agents.tests.tables import run_directories
+
+_IMPALA = {'agent': 'impala', 'binary': 'impala_atari57', 'defaults': {
+    'torso': 'shallow', 'use_lstm': False, 'off_policy_correction': 'vtrace', 'learning_rate': 6e-4}}
+
+
+class ReturnsTableTest(run_directories.TestCase):
+
+  def _run(self, name, returns, level='pong', frames=1_000, seed=1, **settings):
+    """Makes a run whose episodes end at equal distances."""
+    run_directories.laser(self.folder, name, returns, level_name=level, frames=frames, seed=seed,
+                          total_environment_frames=frames, **_IMPALA | settings)
+
+  def _rows(self, every=500):
+    """Returns the rows: column -> text, without spaces at the ends."""
+    lines = [line for line in layout.markdown(returns_table.table(self.read(), every)).splitlines()
+             if line.startswith('|')]
+    head, _, *rows = ([cell.strip() for cell in line.strip('|').split('|')] for line in lines)
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+  def test_returns_are_means_of_the_last_hundred_episodes_and_of_seeds(self):
+    returns = np.random.RandomState(0).uniform(-21, 21, size=[2, 400]).round(2)
+    for seed in (0, 1):
+      self._run(str(seed), returns[seed].tolist(), seed=seed)
+    row, = self._rows()
+    self.assertEqual(row['500'], f'{returns[:, 100:200].mean():.2f}')
+    last = returns[:, 300:].mean()
+    self.assertEqual(row['1K'], f'{last:.2f}')
+    self.assertEqual(row['human-normalised (%)'], f'{100 * (last + 20.7) / (14.6 + 20.7):.0f}')  # Table C.1.
+    self.assertEqual(row['paper'], '20.4 (IMPALA, shallow, experts, 200M)')  # Table C.1.
+    self.assertEqual((row['level'], row['agent'], row['seeds']), ('pong', 'IMPALA', '2'))
+
+  def test_after_the_shortest_run_a_line_is_empty(self):
+    self._run('long', [1.] * 10, frames=1_500)
+    self._run('short', [3.] * 10, seed=2)
+    row, = self._rows()
+    self.assertEqual((row['1K'], row['1.5K']), ('2.00', '–'))
+    with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1500, the frames of '):
+      self._rows(every=2_000)
+
+  def test_the_interquartile_mean_over_levels(self):
+    games = {'pong': (-20.7, 14.6), 'breakout': (1.7, 30.5)}  # Returns of a random policy and a human, table C.1.
+    shares = {'pong': (0.1, 0.2, 0.3, 0.4), 'breakout': (0.15, 0.5, 2., 9.)}
+    for game, (random, human) in games.items():
+      for seed, share in enumerate(shares[game]):
+        self._run(f'{game}_{seed}', [random + share * (human - random)] * 10, level=game, seed=seed)
+    *_, row = self._rows()
+    self.assertEqual((row['level'], row['seeds']), ('IQM of 2 levels', '4'))
+    # The middle half of 10, 15, 20, 30, 40, 50, 200 and 900 %.
+    self.assertRegex(row['1K'], r'^35 \(\d+ to \d+\)$')
+
+  def test_settings_that_differ_are_in_the_name(self):
+    self._run('a', [1.])
+    self._run('b', [1.], learning_rate=1e-3)
+    self._run('c', [1.], agent='laser', level='catch')
+    self.assertEqual([(row['agent'], row['human-normalised (%)'], row['paper']) for row in self._rows()][::2],
+                     [('IMPALA, learning_rate=0.0006', '61', '20.4 (IMPALA, shallow, experts, 200M)'),
+                      ('LASER', '–', '–')])
+
+
+if __name__ == '__main__':
+  absltest.main()
