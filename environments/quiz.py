@@ -31,10 +31,11 @@ class Quiz(base.Environment):
   optimal_return = float(_NUM_QUESTIONS)
   random_return = -3.8 * (1 - 0.9**_NUM_QUESTIONS)
 
-  def __init__(self, *, seed: int):
+  def __init__(self, *, seed: int, wrong_reward: float = -0.6):
     super().__init__(
         _NUM_ACTIONS, {'vector': specs.BoundedArray((np.size(ANSWERS),), np.float32, 0.0, 1.0, name='vector')})
     self._random = np.random.RandomState(seed % 2**32)
+    self._wrong_reward = wrong_reward
     self._subject = self._question = 0
 
   def render(self) -> np.ndarray:
@@ -49,7 +50,7 @@ class Quiz(base.Environment):
   def _advance(self, action):
     if not action:
       return dm_env.termination(0.0, {'vector': self._vector()})
-    reward = 1. if action == ANSWERS[self._subject][self._question] else -0.6
+    reward = 1. if action == ANSWERS[self._subject][self._question] else self._wrong_reward
     self._question += 1
     if self._question == _NUM_QUESTIONS:
       return dm_env.termination(reward, {'vector': self._vector()})

@@ -161,7 +161,7 @@ PAPERS = {
          Claim('memory_len: the memory is needed', 'memory_len', 'R2D2', 'Feed-Forward')]),
     'laser': Paper(
         'LASER (Schmitt et al. 2020): a shared replay, figure 3',
-        {'sharing': Study('//tools:shared_replay', shared_replay.SharedReplayConfig().frames, 5, _sharing)},
+        {'sharing': Study('//tools:shared_replay', shared_replay.SharedReplayConfig().frames, 10, _sharing)},
         [Claim('naive sharing is worse than no replay', 'sharing', 'no replay', 'shared replay, naive'),
          Claim('sharing with the trust region is better than no replay', 'sharing', 'shared replay, b = 0.1',
                'no replay')]),
