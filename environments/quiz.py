@@ -17,15 +17,16 @@ class Quiz(base.Environment):
   """A quiz of 6 questions on one of 8 subjects, which the agent may leave at any time.
 
   Each episode draws a subject. Its questions are always the same. Action 0 leaves: the episode ends with a reward of
-  0. Actions 1 ... 9 are answers. One of them is right and earns 1, the others earn -0.6. After any answer the next
-  question follows; the last one ends the episode. The observation is {'vector': float32 [48]}, the one-hot question.
+  0. Actions 1 ... 9 are answers. One of them is right and earns 1, the others earn `wrong_reward`. After any answer the
+  next question follows; the last one ends the episode. The observation is {'vector': float32 [48]}, the one-hot
+  question.
 
   Answering pays only if the agent is right about the later questions, too. Experience of an agent that guesses shows
   these questions to an agent that leaves early. But if the agent mistakes the values of the guessing policy for its
   own values, it learns to leave early.
 
   The optimal policy knows all answers; its return is 6. A random policy leaves with probability 0.1 at each question,
-  and is right with probability 0.1: its return is -3.8 (1 - 0.9^6) = -1.7805.
+  and is right with probability 0.1: with the default, its return is -3.8 (1 - 0.9^6) = -1.7805.
   """
 
   optimal_return = float(_NUM_QUESTIONS)

@@ -27,8 +27,8 @@ from scalable_agents.experience import replayers
 NO_REPLAY, OWN, SHARED = 'no replay', 'own replay', 'shared replay'
 _NUM_NEW, _NUM_REPLAYED, _LENGTH = 8, 16, 8  # Unrolls of a batch, and agent steps of an unroll.
 _BUCKETS = 20                                # Points of a curve.
-# With the level's -0.6, an agent with this entropy cost does not leave early, so nothing can mislead it.
-_WRONG_REWARD, _ENTROPY_COST = -0.8, 0.32
+# With the level's -0.6 and this entropy cost, guesses do not mislead the agent: naive sharing is better than no replay.
+_WRONG_REWARD, _ENTROPY_COST = -0.8, 0.3
 _NUM_ACTIONS = quiz.Quiz(seed=0).action_spec().num_values
 
 

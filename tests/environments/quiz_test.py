@@ -39,6 +39,11 @@ class QuizTest(absltest.TestCase):
         rewards, _ = _play(subject, [*answers[:question], wrong, *answers[question + 1:]])
         self.assertEqual(rewards, [-0.6 if index == question else 1. for index in range(6)])
 
+  def test_another_reward_of_wrong_answers(self):
+    rewards, _ = playing.play(quiz.Quiz(seed=0, wrong_reward=-0.8), [1] * 6)  # No subject has 1 six times.
+    self.assertIn(-0.8, rewards)
+    self.assertNotIn(-0.6, rewards)
+
   def test_leaving_ends_the_episode(self):
     for question in range(6):
       rewards, questions = _play(3, [*quiz.ANSWERS[3][:question], 0])
