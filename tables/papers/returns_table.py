@@ -65,7 +65,7 @@ def _by_name(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   for agent, of_agent in runs_lib.grouped(runs, lambda run: run.agent).items():
     settings = [results.settings_of(run, expert=True) for run in of_agent]
     for run, different in zip(of_agent, results.differing([agent] * len(of_agent), settings, ()), strict=True):
-      named.setdefault(', '.join([runs_lib.NAMES.get(agent, agent), *different]), []).append(run)
+      named.setdefault(', '.join([runs_lib.NAMES[agent], *different]), []).append(run)
   return named
 
 
