@@ -51,7 +51,7 @@ class EvidenceConfig:
   """The flags."""
 
   papers: str = setting('impala,popart,r2d2,laser', 'Papers, separated by commas: impala, popart, r2d2, laser.')
-  seeds: int = setting(5, 'Number of runs of each line. Studies with small effects have at least 10 or 15.', at_least=5,
+  seeds: int = setting(5, 'Number of runs of each line. Studies with small effects have at least 10 to 20.', at_least=5,
                        at_most=1_000)
   parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
   broken_with: str = setting('', "A flag that is added to every run of an agent's program, such as "
@@ -161,7 +161,7 @@ PAPERS = {
          Claim('memory_len: the memory is needed', 'memory_len', 'R2D2', 'Feed-Forward')]),
     'laser': Paper(
         'LASER (Schmitt et al. 2020): a shared replay, figure 3',
-        {'sharing': Study('//tools:shared_replay', shared_replay.SharedReplayConfig().frames, 10, _sharing)},
+        {'sharing': Study('//tools:shared_replay', shared_replay.SharedReplayConfig().frames, 20, _sharing)},
         [Claim('naive sharing is worse than no replay', 'sharing', 'no replay', 'shared replay, naive'),
          Claim('sharing with the trust region is better than no replay', 'sharing', 'shared replay, b = 0.1',
                'no replay')]),
