@@ -110,7 +110,7 @@ def _study(tool, name: str, seeds: int = 5) -> Study:
     return {line: np.array([comparison.scores(of_seeds, experiment.measured, part) for part in _PARTS.values()])
             for line, of_seeds in curves.items()}
 
-  return Study(f'//tools:{tool.__name__.rpartition(".")[2]} --experiment={name}', experiment.frames, seeds, scores)
+  return Study(f'//tools:{tool.__name__.rpartition(".")[2]} -- --experiment={name}', experiment.frames, seeds, scores)
 
 
 def _sharing(config: EvidenceConfig, folder: str, unused_lines: Set[str]) -> dict[str, np.ndarray]:
