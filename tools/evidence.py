@@ -5,7 +5,7 @@
 
 A claim compares two lines, which are runs that differ only in their seeds. The score of a run is its return, as a share
 of the optimal return. "Higher" holds if a Mann-Whitney test on the scores has p < 0.05. "Alike" holds if the 95 %
-interval of the mean difference, paired by seed, is within a margin.
+interval of the interquartile mean of the differences, paired by seed, is within a margin.
 
 The program prints a table for each experiment, and writes evidence.md and PAPER.png to --output, beside the run
 directories. The page also has the effect in the first parts of the runs, which shows whether shorter ones would do. It
