@@ -66,8 +66,8 @@ class Study(NamedTuple):
     program: the program that makes these runs, and others, alone.
     frames: environment frames of a run.
     seeds: the least number of runs of each line.
-    scores: takes the flags with the number of seeds, a folder and the names of the lines to run. Returns at least these
-      lines -> scores, [parts, seeds].
+    scores: takes the flags with the number of seeds, a folder and the names of the lines to run. Returns line ->
+      scores, [parts, seeds].
   """
   program: str
   frames: int
@@ -113,9 +113,10 @@ def _study(tool, name: str, seeds: int = 5) -> Study:
   return Study(f'//tools:{tool.__name__.rpartition(".")[2]} -- --experiment={name}', experiment.frames, seeds, scores)
 
 
-def _sharing(config: EvidenceConfig, folder: str, unused_lines: Set[str]) -> dict[str, np.ndarray]:
-  curves = shared_replay.run(shared_replay.SharedReplayConfig(
-      seeds=config.seeds, parallel=config.parallel, output=folder))
+def _sharing(config: EvidenceConfig, folder: str, wanted: Set[str]) -> dict[str, np.ndarray]:
+  curves = shared_replay.run(
+      shared_replay.SharedReplayConfig(seeds=config.seeds, parallel=config.parallel, output=folder),
+      [line for line in shared_replay.LINES if line in wanted])
   return {line: np.array([shares[:, :round(part * shares.shape[1])].mean(axis=1) for part in _PARTS.values()])
           for line, shares in curves.items()}
 

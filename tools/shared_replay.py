@@ -19,6 +19,7 @@ from scalable_agents.processes import quiet
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
+from collections.abc import Sequence
 from concurrent import futures
 import csv
 import dataclasses
@@ -85,12 +86,12 @@ class _Runs:
     return [self._curves[run] for run in runs]
 
 
-def best_rates(runs: _Runs, frames: int) -> dict[str, float]:
+def _best_rates(runs: _Runs, lines: Sequence[str], frames: int) -> dict[str, float]:
   """Returns the learning rate of each line that is best over the seeds that choose it."""
-  cells = list(itertools.product(LINES, _RATES, _CHOOSING_SEEDS))
+  cells = list(itertools.product(lines, _RATES, _CHOOSING_SEEDS))
   curves = runs.make([lockstep.Run(*LINES[line], rate, seed, frames) for line, rate, seed in cells])
-  means = np.mean(curves, axis=1).reshape(len(LINES), len(_RATES), len(_CHOOSING_SEEDS)).mean(axis=2)
-  return {line: _RATES[best] for line, best in zip(LINES, means.argmax(axis=1), strict=True)}
+  means = np.mean(curves, axis=1).reshape(len(lines), len(_RATES), len(_CHOOSING_SEEDS)).mean(axis=2)
+  return {line: _RATES[best] for line, best in zip(lines, means.argmax(axis=1), strict=True)}
 
 
 def interval(differences: np.ndarray) -> tuple[float, float]:
@@ -110,23 +111,27 @@ def _draw(curves: dict[str, np.ndarray], frames: int, file: str):
       for name, of_seeds in curves.items()}}, file)
 
 
-def run(config: SharedReplayConfig) -> dict[str, np.ndarray]:
-  """Makes the runs, prints the table and draws the lines.
+def run(config: SharedReplayConfig, lines: Sequence[str]) -> dict[str, np.ndarray]:
+  """Makes the runs of some lines, prints the table and draws the lines.
 
+  Args:
+    config: the flags.
+    lines: names in LINES. 'no replay', with which the others are compared, is the first.
   Returns:
     Line -> returns of each seed as shares of the optimal return, in equal parts of the run: [seeds, P].
   """
   folder = files.make_folder(config.output)
   print('learns and acts on the CPU, which is faster with so small a network', flush=True)
   runs, curves = _Runs(os.path.join(folder, 'runs.csv'), config.parallel), {}
-  rates, seeds = best_rates(runs, config.frames), range(_FIRST_SEED, _FIRST_SEED + config.seeds)
+  rates, seeds = _best_rates(runs, lines, config.frames), range(_FIRST_SEED, _FIRST_SEED + config.seeds)
   print('| return / optimal return | learning rate | mean | difference from no replay (95 % interval) |')
   print('|---|---|---|---|')
-  for line, setup in LINES.items():
-    curves[line] = np.array(runs.make([lockstep.Run(*setup, rates[line], seed, config.frames) for seed in seeds]))
-    differences = curves[line].mean(axis=1) - curves['no replay'].mean(axis=1)
+  for line in lines:
+    curves[line] = np.array(runs.make(
+        [lockstep.Run(*LINES[line], rates[line], seed, config.frames) for seed in seeds]))
+    differences = curves[line].mean(axis=1) - curves[lines[0]].mean(axis=1)
     low, high = interval(differences)
-    cell = f'{differences.mean():+.2f} ({low:+.2f} to {high:+.2f})' if line != 'no replay' else ''
+    cell = f'{differences.mean():+.2f} ({low:+.2f} to {high:+.2f})' if line != lines[0] else ''
     print(f'| {line} | {rates[line]:g} | {curves[line].mean():.2f} | {cell} |', flush=True)
   file = os.path.join(folder, 'sharing.png')
   _draw(curves, config.frames, file)
@@ -136,7 +141,7 @@ def run(config: SharedReplayConfig) -> dict[str, np.ndarray]:
 
 def main():
   """Runs the comparison."""
-  run(run_flags.config_from_flags(SharedReplayConfig))
+  run(run_flags.config_from_flags(SharedReplayConfig), list(LINES))
 
 
 if __name__ == '__main__':

@@ -27,18 +27,18 @@ class SharedReplayTest(absltest.TestCase):
     sign = -1 if run.replay == lockstep.NO_REPLAY else 1
     return [sign * run.learning_rate * 10 + 0.01 * max(run.seed - 100, 0)] * 4
 
-  def _main(self):
+  def _run(self, lines=tuple(shared_replay.LINES)):
+    """Returns what the program prints."""
     config = shared_replay.SharedReplayConfig(seeds=3, output=self._folder)
     pool = mock.patch.object(shared_replay.futures, 'ProcessPoolExecutor',
                              lambda *unused: shared_replay.futures.ThreadPoolExecutor(1))
-    with pool, mock.patch.object(lockstep, 'train', self._train), mock.patch.object(
-        shared_replay.run_flags, 'config_from_flags', return_value=config), contextlib.redirect_stdout(
-            io.StringIO()) as screen:
-      shared_replay.main()
+    with pool, mock.patch.object(lockstep, 'train', self._train), contextlib.redirect_stdout(
+        io.StringIO()) as screen:
+      shared_replay.run(config, lines)
     return screen.getvalue().splitlines()
 
   def test_each_line_has_its_best_rate_and_other_seeds_judge(self):
-    lines = self._main()
+    lines = self._run()
     self.assertStartsWith(lines[0], 'learns and acts on the CPU')
     self.assertEqual(lines[3:6], ['| no replay | 0.003 | -0.01 |  |',
                                   '| own replay, b = 0.1 | 0.03 | 0.32 | +0.33 (+0.33 to +0.33) |',
@@ -50,14 +50,19 @@ class SharedReplayTest(absltest.TestCase):
     file = pathlib.Path(self._folder, 'runs.csv')
     file.write_text(''.join(file.read_text(encoding='utf-8').splitlines(keepends=True)[:-2]), encoding='utf-8')
     self.trained.clear()
-    self.assertEqual(self._main(), lines)
+    self.assertEqual(self._run(), lines)
     self.assertLen(self.trained, 2)
     # With another constant it makes those again that depend on it.
     self.trained.clear()
     with mock.patch.object(lockstep, '_NUM_REPLAYED', 8):
-      self.assertEqual(self._main(), lines)
+      self.assertEqual(self._run(), lines)
     self.assertLen(self.trained, 3 * 3 * 3 + 3 * 3)
     self.assertNotIn(lockstep.NO_REPLAY, {run.replay for run in self.trained})
+
+  def test_only_the_wanted_lines_are_run(self):
+    lines = self._run(['no replay', 'shared replay, naive'])
+    self.assertEqual([line.split(' | ')[0] for line in lines[3:-1]], ['| no replay', '| shared replay, naive'])
+    self.assertLen(self.trained, 2 * 3 * 3 + 2 * 3)
 
   def test_the_interval_is_that_of_the_mean(self):
     low, high = shared_replay.interval(np.random.RandomState(1).normal(3., 1., size=400))
