@@ -48,7 +48,7 @@ def loss(agent: impala.Agent, batch: learner_step.Batch, config: configs.ActorCr
   v_tm1, v_t = output.baseline[:-1, :, 0], output.baseline[1:, :, 0]                       # [T, B] each.
   r_t = losses.transform_rewards(steps.r_t, config.reward_transform)
   log_pi_tm1 = policies.categorical(output.policy_logits[:-1]).log_prob(steps.a_tm1)
-  # On-policy, the importance weights are 1, and V-trace's targets are the n-step returns (section 4.1, remark 1).
+  # On-policy, the importance weights are 1, and V-trace's targets are the n-step returns (section 4.1, equation 2).
   targets = vtrace.from_importance_weights(
       tf.zeros_like(log_pi_tm1), config.discount * steps.discount_t, r_t, v_tm1, v_t[-1], trusted=steps.real_t)
   return impala.actor_critic_loss(agent, unroll, output, log_pi_tm1, targets, config)

@@ -82,10 +82,10 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       0.99, 'RMSProp: decay of the mean squared gradient, per update. Released code.', at_least=0, less_than=1)
   rmsprop_momentum: float = setting(0.0, 'RMSProp: momentum. Table G.1.', at_least=0, less_than=1)
   rmsprop_epsilon: float = setting(
-      0.01, 'RMSProp: number added to the mean square under the square root. Table G.1.', at_least=0)
+      0.01, 'RMSProp: number added to the mean square under the square root. Table G.1.', more_than=0)
   adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update. Ours.', at_least=0, less_than=1)
   adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.', at_least=0, less_than=1)
-  adam_epsilon: float = setting(1e-8, 'Adam: number added to the root of the second moment. Ours.', at_least=0)
+  adam_epsilon: float = setting(1e-8, 'Adam: number added to the root of the second moment. Ours.', more_than=0)
   clip_gradient_norm: float = setting(
       40.0, 'Largest global norm of the gradient; a larger gradient is scaled down to it. 0 for no clipping. '
       'Table G.1.', at_least=0)
@@ -302,7 +302,7 @@ class R2d2Config(runtime_config.RuntimeConfig):
   learning_rate: float = setting(1e-4, 'Learning rate of Adam at the start. Table 2.', at_least=0)
   adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update.', at_least=0, less_than=1)
   adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update.', at_least=0, less_than=1)
-  adam_epsilon: float = setting(1e-3, 'Adam: number added to the root of the second moment. Table 2.', at_least=0)
+  adam_epsilon: float = setting(1e-3, 'Adam: number added to the root of the second moment. Table 2.', more_than=0)
   clip_gradient_norm: float = setting(
       40.0, 'Largest global norm of the gradient; a larger gradient is scaled down to it. 0 for no clipping. Ape-X.',
       at_least=0)

@@ -117,7 +117,6 @@ PRESETS = {  # By the name of the binary.
             batch_size=256,              # 32 new unrolls, as IMPALA has, and 224 replayed ones: 7/8 (figures 2 and 3).
             replay_share=0.875,
             replay_capacity=10_000_000,
-            learning_rate_decay=False,
             trust_region_threshold=0.1,  # As on Atari.
         ),
         _LARGE_ACTION_SET,
