@@ -51,7 +51,8 @@ def sweeps(runs: Sequence[runs_lib.Run]) -> list[Sweep]:
   for run in sorted(runs, key=lambda run: (run.flags['seed'], run.logdir)):
     values = tuple(run.flags.get(name) for name in results.SWEEPS[run.family].ranges)
     if is_shared(run) or run.population > 1:
-      sweep = together.setdefault((os.path.dirname(run.logdir), run.flags.get('shared_replay')), {})
+      # A sweep that is started again may have another address.
+      sweep = together.setdefault(os.path.dirname(run.logdir), {})
       number = sum(key.values == values for key in sweep)
       sweep[Key(values, number)] = run
     else:
@@ -59,7 +60,7 @@ def sweeps(runs: Sequence[runs_lib.Run]) -> list[Sweep]:
       if number == len(apart):
         apart.append({})
       apart[number][Key(values, 0)] = run
-  return [together[place] for place in sorted(together, key=str)] + apart
+  return [together[place] for place in sorted(together)] + apart
 
 
 def repetitions(runs: Sequence[runs_lib.Run]) -> list[list[Agent]]:

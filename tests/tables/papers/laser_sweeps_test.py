@@ -31,10 +31,10 @@ class LaserSweepsTest(run_directories.TestCase):
     self.assertEqual(self._sweeps(), [{f'{repetition}/agent_{index}' for index in range(3)}
                                       for repetition in ('x', 'y')])
 
-  def test_replays_at_several_addresses_are_several_sweeps(self):
+  def test_a_sweep_may_be_started_again_with_another_address(self):
     for index in range(4):
-      self._make(f'{index}', 1e-4 * (index + 1), shared_replay=f'here:{index % 2}')
-    self.assertEqual(self._sweeps(), [{'0', '2'}, {'1', '3'}])
+      self._make(f'sweep/{index}', 1e-4 * (index + 1), shared_replay=f'here:{index // 3}')
+    self.assertEqual(self._sweeps(), [{f'sweep/{index}' for index in range(4)}])
 
   def test_members_of_a_population_are_a_sweep(self):
     for index in range(2):
