@@ -1,5 +1,6 @@
 """Checks commands of the pages as the programs do that they run, without running these."""
 
+from collections.abc import Sequence
 import dataclasses
 import functools
 import re
@@ -7,6 +8,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from typing import Any, NamedTuple
 from unittest import mock
 
 from absl import flags
@@ -23,6 +25,8 @@ from scalable_agents.processes import quiet
 from scalable_agents.processes import run_flags
 from scalable_agents.records import settings
 from scalable_agents.tests import source_tree
+from scalable_agents.training import definition
+from scalable_agents.training import run_config
 
 _programs = functools.cache(__main__.programs)
 _WITHOUT_FLAGS = ('check_wheel', 'doctor', 'test_summary')
@@ -47,8 +51,19 @@ def program(words):
   return '', []
 
 
-def check(words):
-  """Raises an error if a command runs something of this project that does not exist or refuses its arguments."""
+class Run(NamedTuple):
+  """A run that a command starts."""
+  logdir: str
+  settings: dict[str, Any]  # Those that are fixed in the run directory.
+
+
+def check(words: Sequence[str]) -> Run | None:
+  """Checks a command, and returns the run that it starts, if it trains an agent.
+
+  Raises:
+    ValueError, ImportError, errors.UserError, flags.Error: it runs something of this project that does not exist or
+      refuses its arguments.
+  """
   match words:
     case ('make', *arguments):
       return _check_make(arguments)
@@ -61,12 +76,12 @@ def check(words):
   name = module.rpartition('.')[2]
   if name == 'train':
     names = [word.removeprefix('--agent=') for word in arguments if word.startswith('--agent=')]
-    _check_agent(*names or [''], [word for word in arguments if not word.startswith('--agent=')])
-  elif name in registry.PRESETS:
-    if arguments:  # Without them, the text only names the program.
-      _check_agent(name, arguments)
-  elif module and name not in _WITHOUT_FLAGS:
-    _check_program(module, arguments)
+    return _check_agent(*names or [''], [word for word in arguments if not word.startswith('--agent=')])
+  if name in registry.PRESETS:
+    return _check_agent(name, arguments) if arguments else None  # Without them, the text only names the program.
+  if module and name not in _WITHOUT_FLAGS:
+    return _check_program(module, arguments)
+  return None
 
 
 def _check_files(paths):
@@ -76,7 +91,7 @@ def _check_files(paths):
 
 
 def _check_make(arguments):
-  """Checks the targets and the variables, and the programs of this project that `make` would run."""
+  """Checks the targets and the variables, and the programs of this project that `make` would run. Returns the run."""
   makefile = (source_tree.ROOT / 'Makefile').read_text(encoding='utf-8')
   for variable in re.findall(r'^(\w+)=', '\n'.join(arguments), re.MULTILINE):
     if not re.search(rf'^{variable} \?=', makefile, re.MULTILINE):
@@ -85,27 +100,33 @@ def _check_make(arguments):
                         check=False)
   if done.returncode:
     raise ValueError(done.stderr)
-  for line in done.stdout.replace('\\\n', ' ').splitlines():
-    if line.startswith('.venv/bin/python -m scalable_agents'):
-      check(('python', *shlex.split(line)[1:]))
+  runs = [check(('python', *shlex.split(line)[1:])) for line in done.stdout.replace('\\\n', ' ').splitlines()
+          if line.startswith('.venv/bin/python -m scalable_agents')]
+  return next(filter(None, runs), None)
 
 
 def _check_program(module, arguments):
-  """Checks a program, and what it passes on to an agent, if there are arguments. Else, checks that it exists."""
+  """Checks a program, and what it passes on to an agent, if there are arguments. Else, checks that it exists.
+
+  Returns the run, or the runs of members that a launcher starts in one folder, if it starts any.
+  """
   defaults, takes_others, validate = _read(module)
   if not arguments:
-    return
+    return None
   names = {field.name for field in dataclasses.fields(defaults)} | {'help'}
   own = [word for word in arguments
          if not takes_others or re.match('-*([a-z_]*)', word)[1].removeprefix('no') in names]
   flag_values = _parse(lambda values: run_flags.define(defaults, values), own)
   if flag_values['help'].value:
-    return
+    return None
   config = run_flags.config_from_flags(type(defaults), validate, flag_values=flag_values)
   if takes_others:
     shares = getattr(config, 'share', False) or getattr(config, 'share_replay', False)  # Of laser_sweep, population.
     others = [word for word in arguments if word not in (*own, '--')]
-    _check_agent(config.agent, others + ['--shared_replay=localhost:20000'] * shares)
+    run = _check_agent(config.agent, others + ['--shared_replay=localhost:20000'] * shares)
+    return run and Run(run_config.directory(config.logdir, run.settings['level_name']),
+                       run.settings | {**dataclasses.asdict(config), 'logdir': ''})
+  return None
 
 
 @functools.cache
@@ -125,23 +146,34 @@ def _read(module):
 
 
 def _check_agent(name, arguments):
-  """Checks the flags of an agent's program together, as the program does, and that the levels exist."""
+  """Checks the flags of an agent's program together, as the program does, and that the levels exist.
+
+  Returns the run, if the program starts one.
+  """
   preset = registry.find(name)
   agent = python_path.load(preset.agent)
   flag_values = _parse(lambda values: preset_flags.define(preset, values), arguments)
   if flag_values['help'].value:
-    return
+    return None
   read = functools.partial(run_flags.config_from_flags, flag_values=flag_values)
   config = read(agent.config, agent.validate)
-  read(population_config.PopulationConfig, population_config.validate)
-  read(cluster_config.ClusterConfig, cluster_config.validate)
+  population = read(population_config.PopulationConfig, population_config.validate)
+  cluster = read(cluster_config.ClusterConfig, cluster_config.validate)
   run = agent.complete_run(config, read(type(preset.run)))
   if config.sweep_index >= agent.sweep.num_samples:
     raise ValueError(f'--sweep_index={config.sweep_index}: want at most {agent.sweep.num_samples - 1}')
-  for level in environments.expand(config.level_name):
+  levels = environments.expand(config.level_name)
+  for level in levels:
     _check_level(level)
-  if run.mode == 'train':  # An evaluation has the settings of its run.
-    read(type(preset.protocol)).validate(environments.expand(config.level_name))
+  if run.mode == 'test':  # An evaluation has the settings of its run.
+    return None
+  protocol = read(type(preset.protocol))
+  protocol.validate(levels)
+  if cluster.job_name == 'actor' or cluster.task > 0:  # A run directory belongs to the first learner.
+    return None
+  job = definition.Job(agent, preset.agent, config, protocol, run, levels, cluster, population)
+  fixed = {name: value for name, value in job.settings().items() if name not in job.free_settings()}
+  return Run(run_config.directory(run.logdir, config.level_name), {'agent': agent.name} | fixed)
 
 
 @functools.cache

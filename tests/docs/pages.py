@@ -71,9 +71,13 @@ def blocks(text: str) -> list[Block]:
 @functools.cache
 def calls(page: str) -> list[Call]:
   """Returns the commands in the blocks of a page that are checked, and those between backticks."""
-  text = read(page)
-  shell = [block for block in blocks(text) if block.language == 'bash' and not block.reason]
-  return calls_of(shell) + calls_of(_spans(without_code(text)))
+  return calls_in_blocks(page) + calls_of(_spans(without_code(read(page))))
+
+
+@functools.cache
+def calls_in_blocks(page: str) -> list[Call]:
+  """Returns the commands in the blocks of a page that are checked."""
+  return calls_of([block for block in blocks(read(page)) if block.language == 'bash' and not block.reason])
 
 
 def _spans(text):

@@ -1,11 +1,18 @@
-"""Tests that the commands for tables in the pages read the runs that other commands there make: --runs and --logdir."""
+"""Tests the run directories in the pages' commands: --logdir and --runs.
+
+Each run has a directory of its own, and the commands for tables read the runs that other commands make.
+"""
 
 import bisect
+import collections
+import contextlib
 import fnmatch
+import shlex
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from scalable_agents.records import errors
 from scalable_agents.tests.docs import commands
 from scalable_agents.tests.docs import pages
 
@@ -36,6 +43,16 @@ def _read(page):
   return [(section, pattern) for section, _, value in _values(page, '--runs=') for pattern in value.split(',')]
 
 
+def _trainings(page):
+  """Returns the words of the commands in a page that a reader may run as they are.
+
+  Between backticks, these are the ones that name a run directory. The others only show flags.
+  """
+  in_blocks = pages.calls_in_blocks(page)
+  return [call.words for call in pages.calls(page)
+          if call in in_blocks or any(word.startswith(('--logdir=', 'LOGDIR=')) for word in call.words)]
+
+
 def _matches(pattern, path):
   """Returns whether a pattern matches a path, as in a shell: * is a part of one name."""
   patterns, names = pattern.split('/'), path.split('/')
@@ -56,6 +73,17 @@ class RunsTest(parameterized.TestCase):
     unread = [paths[0] for section, paths in _made(f'docs/{page}') if section in sections
               if not any(_matches(pattern, path) for reader, pattern in read if reader == section for path in paths)]
     self.assertEmpty(unread)
+
+  def test_runs_with_different_settings_have_directories_of_their_own(self):
+    made = collections.defaultdict(list)  # Run directory -> the settings and the words of each command that makes it.
+    for page in pages.CHECKED:
+      for words in _trainings(page):
+        with contextlib.suppress(ImportError, errors.UserError):  # Agents and environments of the tutorials' reader.
+          if run := commands.check(words):
+            made[run.logdir].append((run.settings, f'{page}: {shlex.join(words)}'))
+    self.assertGreater(len(made), 100)
+    for (settings, words), *others in made.values():
+      self.assertEmpty([text for other, text in others if other != settings], f'not with {words}')
 
   def test_a_star_does_not_match_a_slash(self):
     self.assertTrue(_matches('runs/*/agent_*', 'runs/pong/agent_00'))
