@@ -3,7 +3,8 @@
   bazel run //tools:compare_runs -- --runs='runs/catch_*'
   bazel run //tools:compare_runs -- --runs='runs/a,runs/b_*' --metric=loss/entropy --output=entropy
 
-Runs that differ only in their seeds form a group, which is named after the settings in which the groups differ. In the
+Runs with the same hyper-parameters form a group, which is named after the settings in which the groups differ. Its runs
+may differ in the seed, in the settings of the run (RunConfig), and in where the processes of a cluster are. In the
 figure, a line is the mean of a group, and the area around it extends from its smallest to its largest value. The table
 has the interquartile mean (IQM) of each group at the end of the runs, and of the best value of each run, with 95 %
 intervals from a bootstrap over the runs; see intervals.py.
@@ -34,7 +35,7 @@ from scalable_agents.training import run_config
 
 _POINTS = 200           # Points of a line.
 _LABEL_WIDTH = 42       # Characters. The legend has two columns.
-# Settings that runs of a group need not have in common.
+# The free settings: those that runs of a group need not have in common.
 _FREE = {'seed', 'num_environments', *run_config.FREE_FLAGS, *free_settings(cluster_config.ClusterConfig)}
 
 
@@ -97,7 +98,7 @@ def _read_run(logdir, metric):
 
 
 def groups_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
-  """Groups runs that differ only in their seeds. The names are the settings in which the groups differ."""
+  """Groups runs that differ only in free settings. The names are the settings in which the groups differ."""
   names = dict.fromkeys(name for run in runs for name in run.settings if name not in _FREE)
   differing = [name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1]
   groups: dict[str, list[Run]] = {}

@@ -1,4 +1,4 @@
-"""The settings of a run that do not affect what is learned."""
+"""The settings of a run that say where and how fast an agent learns."""
 
 import dataclasses
 import os
@@ -22,7 +22,10 @@ _MAX_NICENESS = 19  # See nice(2).
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-  """The settings that may change when a run is resumed. They do not affect what is learned, only where and how fast."""
+  """The settings that may change when a run is resumed. They say where and how fast an agent learns, not what.
+
+  With other numbers of environments, however, the data are older or newer, and R2D2's actors have other epsilons.
+  """
 
   logdir: str = setting('', 'The run directory, with metrics, checkpoints and curve. If it has a run already, the run '
                             'is resumed. Default: runs/LEVEL_NAME in the current folder.')

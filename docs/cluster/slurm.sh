@@ -1,10 +1,12 @@
 #!/bin/bash
 # Runs a learner on the first node of a Slurm job, and one actor host on each other node. With one node, it runs the
-# training there in one process. Run `make setup` first, on a node with a GPU, then this command from the project's
-# folder, which must be on a file system that the nodes share. Further flags go to every process:
+# training there in one process. Run `make setup GPU=1` first (`make setup` if no node has a GPU), then this command
+# from the project's folder, which must be on a file system that the nodes share. Further flags go to every process:
 #
-#   sbatch docs/cluster/slurm.sh --level_name=pong --torso=deep
-#   sbatch --nodes=1 --gres=none docs/cluster/slurm.sh --level_name=pong --torso=shallow    # One node without a GPU.
+#   LOGDIR=runs/deep sbatch docs/cluster/slurm.sh --level_name=pong --torso=deep
+#   LOGDIR=runs/small sbatch --nodes=1 --gres=none docs/cluster/slurm.sh --level_name=pong --torso=shallow    # No GPU.
+#   LOGDIR=runs/r2d2 PROGRAM=r2d2_atari57 sbatch docs/cluster/slurm.sh --level_name=pong
+#   LOGDIR=runs/deep sbatch --nodes=1 docs/cluster/slurm.sh --mode=test    # Evaluates a run.
 #
 # The same command resumes the run. Slurm resumes it by itself after a node has failed.
 #
@@ -26,7 +28,7 @@ logdir=${LOGDIR:-runs/slurm}
 learner=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 num_actors=$((SLURM_JOB_NUM_NODES - 1))
 actors=
-program=("${PYTHON:-.venv/bin/python}" -m scalable_agents.agents.impala_atari57 "$@")
+program=("${PYTHON:-.venv/bin/python}" -m "scalable_agents.agents.${PROGRAM:-impala_atari57}" "$@")
 part=(--logdir="$logdir")
 
 if ((num_actors > 0)); then

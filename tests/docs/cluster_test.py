@@ -191,6 +191,10 @@ class SlurmTest(absltest.TestCase):
       done, _ = self._run(2, WAITS='1', **variables)
       self.assertEqual((done.returncode, done.stdout.count('learner: attempt')), (code, attempts))
 
+  def test_program_names_another_program(self):
+    _, calls = self._run(1, PROGRAM='r2d2_atari57')
+    self.assertEqual({arguments[1] for arguments in calls}, {'scalable_agents.agents.r2d2_atari57'})
+
   def test_one_node_trains_in_one_process(self):
     for values in self._start(1):
       self.assertEqual((values.job_name, values.learner_addresses, values.logdir, values.num_environments),
