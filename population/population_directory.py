@@ -10,7 +10,6 @@ affect the others. This module does not import TensorFlow, so that tools start q
 
 import glob
 import json
-import math
 import os
 import re
 from typing import Any, NamedTuple
@@ -28,14 +27,14 @@ EVOLUTION = 'evolution.jsonl'
 class Fitness(NamedTuple):
   """The fitness of a member's agent."""
   environment_frames: int  # Frames of training when the fitness was measured and the snapshot was made.
-  fitness: float           # Points: per cent of a human's score, or of a return of 1. -inf if a return is not finite.
+  fitness: float           # Points: per cent of a human's score, or of a return of 1.
   hyper_parameters: dict[str, float]  # The agent's hyper-parameters by then.
 
 
 class Evolution(NamedTuple):
   """A step of a member's evolution."""
   environment_frames: int
-  fitness: float      # Fitness before the step, in points. -inf if a return is not finite.
+  fitness: float      # Fitness before the step, in points.
   parent: int | None  # The member whose weights and hyper-parameters were copied; None if none were.
   parent_environment_frames: int | None  # Frames of training of the parent's snapshot.
   hyper_parameters: dict[str, float]     # Hyper-parameters after the step.
@@ -65,7 +64,7 @@ def write_fitness(logdir: str, fitness: Fitness):
   Raises:
     run_directory.RunDirectoryError: the file cannot be written.
   """
-  run_directory.write_json(run_directory.path(logdir, FITNESS), _to_json(fitness))
+  run_directory.write_json(run_directory.path(logdir, FITNESS), fitness._asdict())
 
 
 def read_fitness(logdir: str) -> Fitness | None:
@@ -85,7 +84,7 @@ def append_evolution(logdir: str, evolution: Evolution):
   """
   file = run_directory.path(logdir, EVOLUTION)
   with run_directory.one_line_errors(file), open(file, 'ab') as stream:
-    stream.write(json.dumps(_to_json(evolution)).encode() + b'\n')
+    stream.write(json.dumps(evolution._asdict()).encode() + b'\n')
 
 
 def read_evolutions(logdir: str) -> list[Evolution]:
@@ -131,12 +130,6 @@ def _common(content: Any) -> dict[str, Any]:
   """Returns the fields that Fitness and Evolution have in common. Raises ValueError if one is wrong."""
   frames = json_text.field(content, 'environment_frames', int)
   run_rows.check_range('environment_frames', frames)
-  points = json_text.field(content, 'fitness', float, optional=True)
   hyper_parameters = json_text.numbers(json_text.field(content, 'hyper_parameters', dict))
-  return {'environment_frames': frames, 'fitness': -math.inf if points is None else points,
+  return {'environment_frames': frames, 'fitness': json_text.field(content, 'fitness', float),
           'hyper_parameters': hyper_parameters}
-
-
-def _to_json(record: Fitness | Evolution) -> dict[str, Any]:
-  """Returns a record as the files have it. JSON has no infinite numbers: then the fitness is null."""
-  return record._asdict() | {'fitness': record.fitness if math.isfinite(record.fitness) else None}

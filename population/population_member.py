@@ -10,7 +10,6 @@ another member. population/population_directory.py has the files, and population
 
 from collections.abc import Callable, Mapping, Sequence
 import json
-import math
 import os
 
 from absl import logging
@@ -70,7 +69,7 @@ class Member(tf.train.experimental.PythonState):
     Args:
       environment_frames: environment frames of training so far.
       level_ids: [N] int32, the levels of the episodes that ended.
-      returns: [N] float32, the returns of these episodes (sums of raw rewards).
+      returns: [N] float32, finite, the returns of these episodes (sums of raw rewards).
     Raises:
       run_directory.RunDirectoryError: a file of the member cannot be written.
     """
@@ -79,7 +78,7 @@ class Member(tf.train.experimental.PythonState):
     if self._episodes.sum() < self._config.population_episodes or not self._episodes.all():
       return
     fitness = fitness_of(dict(zip(self._levels, (self._returns / self._episodes).tolist(), strict=True)))
-    self._fitness = fitness = fitness if math.isfinite(fitness) else -math.inf  # So the member copies another one.
+    self._fitness = fitness
     self._clear()  # The paper does not state whether the count restarts.
     self._measurements += 1
     self._snapshots.save(number=environment_frames)

@@ -1,6 +1,5 @@
 """What members leave behind is read as it was written, and what is damaged is named."""
 
-import math
 import os
 
 from absl.testing import absltest
@@ -63,14 +62,6 @@ class PopulationDirectoryTest(parameterized.TestCase):
     self._file('fitness.json', text)
     with self.assertRaisesRegex(run_directory.RunDirectoryError, '^.*/fitness.json(, line 1)? is damaged'):
       population_directory.read_fitness(self.folder)
-
-  def test_a_fitness_that_is_not_finite_is_the_lowest(self):
-    evolution = population_directory.Evolution(1, -math.inf, None, None, _HYPER_PARAMETERS)
-    population_directory.append_evolution(self.folder, evolution)
-    self.assertEqual(population_directory.read_evolutions(self.folder), [evolution])
-    fitness = population_directory.Fitness(1, -math.inf, _HYPER_PARAMETERS)
-    population_directory.write_fitness(self.folder, fitness)
-    self.assertEqual(population_directory.read_fitness(self.folder), fitness)
 
   def test_evolutions(self):
     self.assertEmpty(population_directory.read_evolutions(self.folder))
