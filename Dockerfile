@@ -16,8 +16,11 @@ RUN pip install --no-cache-dir --no-build-isolation --no-deps .
 
 # The final image has neither the compiler nor the sources.
 FROM python:3.11-slim-bookworm
+# Process 1 of a container ignores signals that it has no handler for. tini takes its place and passes signals on, so
+# that `docker stop` ends the program at any time.
+RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
 COPY --from=build /venv /venv
 ENV PATH=/venv/bin:$PATH
 # The default run directory is runs/LEVEL_NAME in the current folder, which is then /runs/LEVEL_NAME.
 WORKDIR /
-ENTRYPOINT ["scalable-agents"]
+ENTRYPOINT ["tini", "--", "scalable-agents"]

@@ -89,7 +89,7 @@ class KubernetesTest(absltest.TestCase):
   def _flags(self, pod):
     """Returns the flag values that the program in a pod parses from its arguments."""
     container, = pod['spec']['containers']
-    self.assertEqual(container['command'], ['python', '-m', 'scalable_agents.agents.impala_atari57'])
+    self.assertEqual(container['command'], ['tini', '--', 'python', '-m', 'scalable_agents.agents.impala_atari57'])
     volumes = {volume['name']: volume.get('configMap', {}).get('name') for volume in pod['spec'].get('volumes', [])}
     files = {}
     for mount in container['volumeMounts']:
@@ -227,7 +227,8 @@ class DockerfileTest(absltest.TestCase):
     self.assertEqual({image for image, *_ in self._arguments('FROM')}, {f'python:{oldest}-slim-bookworm'})
 
   def test_its_program_and_its_name_are_those_of_the_other_files(self):
-    program, = json.loads(self._arguments('ENTRYPOINT')[0][0])
+    *first, program = json.loads(' '.join(self._arguments('ENTRYPOINT')[0]))
+    self.assertEqual(first, ['tini', '--'])
     project = tomllib.loads((source_tree.ROOT / 'pyproject.toml').read_text(encoding='utf-8'))
     self.assertIn(program, project['project']['scripts'])
     self.assertIn(f'image: {program}:latest', (_FOLDER / 'kubernetes.yaml').read_text(encoding='utf-8'))
