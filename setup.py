@@ -12,6 +12,7 @@ import shutil
 import setuptools
 from setuptools.command import bdist_wheel
 from setuptools.command import build_ext
+from setuptools.command import build_py
 
 # The repository's root is the package `scalable_agents`. These folders are its subpackages. Tests are not installed.
 _FOLDERS = ('actor', 'agents', 'benchmark', 'cluster', 'environments', 'evaluation', 'experience', 'launch', 'learner',
@@ -48,6 +49,15 @@ def _library(name, folders):
 
   return setuptools.Extension(
       f'scalable_agents.{name}', sources=files('.cc'), depends=files('.h'), include_dirs=['.'], language='c++')
+
+
+class BuildModules(build_py.build_py):
+  """Copies the modules to the build folder, which becomes the installed package as it is."""
+
+  def run(self):
+    """Removes modules of an earlier build first, because some may have been deleted or moved since."""
+    shutil.rmtree(os.path.join(self.build_lib, 'scalable_agents'), ignore_errors=True)
+    super().run()
 
 
 class BuildLibraries(build_ext.build_ext):
@@ -126,4 +136,4 @@ setuptools.setup(
     package_dir={'scalable_agents': '.'},
     package_data={'scalable_agents.environments': ['data/*.csv'], 'scalable_agents.tables': ['data/*.csv']},
     ext_modules=[_library('ops._ops', _OPS), _library('environments._pixels', ('environments',))],
-    cmdclass={'bdist_wheel': Wheel, 'build_ext': BuildLibraries})
+    cmdclass={'bdist_wheel': Wheel, 'build_ext': BuildLibraries, 'build_py': BuildModules})

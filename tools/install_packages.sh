@@ -1,24 +1,33 @@
 #!/bin/sh
-# Installs missing packages through apt: g++, Python's venv, Bazel with its packaged rules, and googletest. If it
-# cannot, it prints the command to run and fails. Bazel and googletest are needed only for `make test` and `bazel`.
+# Installs missing packages through apt: g++ and Python's venv, and for `make test` and `bazel` also Bazel with its
+# packaged rules and googletest. If it cannot, it prints the command to run and fails.
 set -eu
 
-packages=''
-command -v g++ >/dev/null || packages="$packages g++"
-python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv"
-command -v bazel >/dev/null || packages="$packages bazel-bootstrap bazel-rules-java bazel-rules-proto"
-test -e /usr/include/gtest/gtest.h || packages="$packages libgtest-dev"
-test -n "$packages" || exit 0
+needed=''
+command -v g++ >/dev/null || needed="$needed g++"
+python3 -c 'import ensurepip, venv' 2>/dev/null || needed="$needed python3-venv"
+for_bazel=''
+command -v bazel >/dev/null || for_bazel="$for_bazel bazel-bootstrap bazel-rules-java bazel-rules-proto"
+test -e /usr/include/gtest/gtest.h || for_bazel="$for_bazel libgtest-dev"
+test -n "$needed$for_bazel" || exit 0
 
 sudo=''
 test "$(id -u)" = 0 || sudo='sudo'
 if ! command -v apt-get >/dev/null || { test -n "$sudo" && ! command -v sudo >/dev/null; }; then
   echo "packages are missing and cannot be installed (no apt-get, or neither root nor sudo). On Debian 12, as root:" >&2
-  echo "  apt-get install$packages" >&2
+  echo "  apt-get install$needed$for_bazel" >&2
   exit 1
 fi
-echo "setup: installing$packages through apt"
+echo "setup: installing$needed$for_bazel through apt"
 $sudo apt-get -qq update
+
+install() {
+  test $# = 0 || $sudo env DEBIAN_FRONTEND=noninteractive \
+    apt-get -qq -o Dpkg::Use-Pty=0 install --no-install-recommends "$@" >/dev/null
+}
+
+# Two calls, because apt installs nothing if one package is unknown, and some distributions do not have Bazel's.
 # shellcheck disable=SC2086 (one argument per package)
-$sudo env DEBIAN_FRONTEND=noninteractive \
-  apt-get -qq -o Dpkg::Use-Pty=0 install --no-install-recommends $packages >/dev/null
+install $needed
+# shellcheck disable=SC2086
+install $for_bazel || echo "setup: without$for_bazel, \`make test\` and \`bazel\` do not work; all else does" >&2
