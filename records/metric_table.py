@@ -37,9 +37,10 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
                                  'one has ended'),
         'episode_return/LEVEL': Metric('raw rewards', 'the same for the last 100 episodes of one level'),
         'episode_length': Metric('environment frames', 'mean length of the last 100 training episodes'),
-        'suite_score': Metric('%', 'human-normalised score of training episodes on all levels, summarised as the '
-                              'papers do for the suite: the median for atari57, the mean capped at 100 % for dmlab30. '
-                              'Computed when every level has new episodes'),
+        'suite_score': Metric('%', 'human-normalised score of training episodes: 100 (score - random) / (human - '
+                              'random) of each level, summarised as the papers do for the suite: the median for '
+                              'atari57, the mean capped at 100 % for dmlab30. Computed when every level has new '
+                              'episodes'),
         'suite_score/median': Metric('%', 'median over levels of the human-normalised score'),
         'suite_score/mean': Metric('%', 'mean over levels of the human-normalised score'),
         'suite_score/mean_capped': Metric('%', 'the same, with scores above 100 % counted as 100 %'),
@@ -133,9 +134,10 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
 _METRICS = {name: metric for section in _SECTIONS.values() for name, metric in section.items()}
 TEXTS = frozenset(name for name, metric in _METRICS.items() if metric.unit == TEXT)
 
-_INTRODUCTION = '''`metrics.jsonl` in a run directory has a JSON object for each log interval. TensorBoard shows the
-same values. `null` stands for a value that does not exist yet. A share is a number from 0 to 1. LEVEL is the name of a
-level, and HOST that of an actor host.'''
+_INTRODUCTION = '''\
+`metrics.jsonl` in a run directory has a JSON object for each log interval. TensorBoard shows the same values. `null`
+stands for a value that does not exist yet. A share is a number from 0 to 1. LEVEL is the name of a level, and HOST that
+of an actor host.'''
 
 
 def find(name: str) -> Metric | None:
