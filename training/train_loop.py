@@ -178,6 +178,7 @@ class Trainer:
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))
     self._saver = self._make_saver(statistics)
     self._frames = int(self.learner.environment_frames.numpy())
+    self._was_complete = self._has_finished()  # Before this process.
     learns = self._together.devices
     print(devices.describe(learns, '' if host.is_idle else host.device), file=stream, flush=True)
     self._log = run_log.RunLog(directory, host, statistics, levels, self._frames, config.total_environment_frames,
@@ -309,7 +310,8 @@ class Trainer:
       raise errors.UserError(f'{error}. {self._directory.logdir} keeps its last checkpoint') from error
     except Exception as error:  # Raised below.
       failure = error
-    self._saver.save(self._write_last_row)
+    if not self._was_complete:  # Otherwise the same checkpoint would be written again, perhaps with a large replay.
+      self._saver.save(self._write_last_row)
     self._finish_evaluations()
     self._log.finish_curve()
     self._log.close_progress()

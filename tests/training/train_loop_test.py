@@ -23,6 +23,8 @@ from scalable_agents.actor import acting
 from scalable_agents.agents import impala
 from scalable_agents.agents import popart_impala
 from scalable_agents.environments import scores
+from scalable_agents.records import checkpoint
+from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.training import faulty_environments
@@ -298,6 +300,16 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     self.assertEndsWith(self.screen.getvalue(), 'frames trained, run the same command to continue\n')
     again = self.trainer(updates=10**6, logdir=trainer.logdir)
     self.assertEqual(int(again.learner.update_steps), updates)
+
+  def test_regression_a_complete_run_keeps_its_checkpoint(self):
+    """Another one would have another name, under which an evaluation that was interrupted begins again."""
+    first = self.trainer(updates=2)
+    first.train()
+    latest = checkpoint.latest(os.path.join(first.logdir, run_directory.CHECKPOINTS))
+    again = self.trainer(updates=2, logdir=first.logdir)
+    again.train()
+    self.assertEqual(checkpoint.latest(os.path.join(first.logdir, run_directory.CHECKPOINTS)), latest)
+    self.assertEndsWith(self.screen.getvalue(), f'frames trained, see {first.logdir}\n')
 
   def test_regression_the_first_update_does_not_count_for_speed(self):
     late = 0.
