@@ -1,10 +1,11 @@
-"""Checkpoints: everything that a run needs to continue. After a kill at any time, the newest complete one is used.
+"""Checkpoints: everything that a run needs to continue. After a kill or a power cut, the newest complete one is used.
 
 TensorFlow writes a checkpoint's data first and its index last, each under a temporary name until it is complete. Then
-the file `checkpoint`, which names the latest checkpoint, is replaced in one step. TensorFlow's own tools can read all
-these files. State that is too large for TensorFlow's format has a folder of its own beside the checkpoint, which is
-complete before the index is written. The folder has an identity, and the checkpoint has it too, so that the folder of
-another checkpoint, or one that was lost, is noticed.
+the file `checkpoint`, which names the latest checkpoint, is replaced in one step. All files are on the disk by then, so
+that a power cut does not damage them. TensorFlow's own tools can read all these files. State that is too large for
+TensorFlow's format has a folder of its own beside the checkpoint, which is complete before the index is written. The
+folder has an identity, and the checkpoint has it too, so that the folder of another checkpoint, or one that was lost,
+is noticed.
 
 What a failed write, or a kill at any time, leaves behind is deleted at the latest before the next write.
 
@@ -234,8 +235,8 @@ class Checkpointer:
             checkpoint_files.remove_others(here)
     except (tf.errors.OpError, OSError) as error:
       reason = _one_line(error).replace(here, self._directory)
-      raise CheckpointError(f'{self._directory}: no checkpoint could be written ({reason}): free disk space or correct '
-                            'its permissions, and start again to continue from the checkpoint before') from error
+      raise CheckpointError(f'{self._directory}: a checkpoint could not be written ({reason}): free disk space or '
+                            'correct its permissions, and start again to continue from the latest one') from error
     return os.path.join(self._directory, name)
 
   def _write_beside(self, directory: str, name: str) -> dict[str, str]:

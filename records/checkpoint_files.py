@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 
+from scalable_agents.records import folders
+
 STATE = 'checkpoint'
 _LATEST = re.compile(rb'^model_checkpoint_path: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
 _KEPT = re.compile(rb'^all_model_checkpoint_paths: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
@@ -34,12 +36,21 @@ def complete(directory: str) -> list[int]:
 
 
 def record(directory: str, name: str, keep: int):
-  """Makes a checkpoint the latest one, atomically. Those that were recorded last, `keep` in number, are kept."""
+  """Makes a checkpoint the latest one, atomically, also if the power fails at any time.
+
+  Args:
+    directory: of the checkpoints. All files of the checkpoint are complete.
+    name: of the checkpoint.
+    keep: how many of the checkpoints that were recorded last are kept.
+  Raises:
+    OSError: a file cannot be written.
+  """
   names = [*(earlier for earlier in _in_force(directory) if earlier != name), name][-keep:]
   state = os.path.join(directory, STATE)
   with open(state + '.new', 'w', encoding='utf-8') as stream:
     stream.write(f'model_checkpoint_path: "{name}"\n')
     stream.writelines(f'all_model_checkpoint_paths: "{other}"\n' for other in names)
+  folders.sync(directory)  # Before the name is in force. For the files of earlier checkpoints this takes no time.
   os.replace(state + '.new', state)
 
 

@@ -1,4 +1,4 @@
-"""The folders that are made for a run. They are removed again if the run fails before its first update."""
+"""The folders of a run: which are made for it, their removal if it fails early, and a wait until they are on disk."""
 
 from collections.abc import Iterable
 import contextlib
@@ -19,3 +19,19 @@ def remove(folders: Iterable[str]):
   with contextlib.suppress(OSError):
     for folder in folders:
       os.rmdir(folder)
+
+
+def sync(path: str):
+  """Waits until a file, or a folder with everything in it, is on the disk, so that a power cut cannot damage it.
+
+  Raises:
+    OSError: it is not there, or the disk has failed.
+  """
+  if os.path.isdir(path):
+    for name in os.listdir(path):
+      sync(os.path.join(path, name))
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)

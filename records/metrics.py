@@ -130,6 +130,16 @@ class MetricsWriter:
         **{f'evaluation/return/{level}': mean for level, mean in evaluation.means.items()}})
     return evaluation
 
+  def sync(self):
+    """Waits until all rows of metrics.jsonl and episodes.csv are on the disk, so that a power cut loses none of them.
+
+    Raises:
+      run_directory.RunDirectoryError: the disk has failed.
+    """
+    for file in (self._metrics, self._episodes):
+      with run_directory.one_line_errors(file.name):
+        os.fsync(file.fileno())
+
   def close(self):
     """Closes the files."""
     self._metrics.close()

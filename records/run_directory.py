@@ -344,7 +344,7 @@ def read_json(file: str, parse: Callable[[Any], _Content], again: str = _AGAIN) 
 
 
 def write_json(file: str, value: Any):
-  """Writes a JSON file in one step: it is either complete or unchanged, for readers and after a kill.
+  """Writes a JSON file in one step: it is either complete or unchanged, for readers and after a kill or a power cut.
 
   Raises:
     RunDirectoryError: the file cannot be written.
@@ -375,6 +375,7 @@ def replaced(file: str) -> Iterator[str]:
     new = file + '.new'
     try:
       yield new
+      folders.sync(new)
       os.replace(new, file)
     except BaseException:
       with contextlib.suppress(OSError):  # What was written may fill the disk.

@@ -151,6 +151,10 @@ class RunLog:
     """Ends the progress line, which stays on the screen. Idempotent."""
     self._progress.close()
 
+  def sync(self):
+    """Waits until all rows are on the disk. Raises run_directory.RunDirectoryError if the disk has failed."""
+    self._metrics.sync()
+
   def close(self):
     """Closes the files and the progress line."""
     self._metrics.close()

@@ -446,3 +446,4 @@ class Trainer:
     self._read_results()
     if self._log.has_unwritten_updates:
       self._write_row()
+    self._log.sync()

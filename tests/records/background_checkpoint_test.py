@@ -156,7 +156,7 @@ class ErrorTest(_Case):
   @parameterized.parameters('check', 'begin_save', 'save', 'close')
   def test_the_next_call_raises_the_error_once(self, method):
     checkpointer = self._failed()
-    said = '^[^\n]*/checkpoints: no checkpoint could be written .No space left on device.: free disk space[^\n]*$'
+    said = '^[^\n]*/checkpoints: a checkpoint could not be written .No space left on device.: free disk space[^\n]*$'
     with self.assertRaisesRegex(checkpoint.CheckpointError, said):
       getattr(checkpointer, method)()
     checkpointer.check()
@@ -175,7 +175,7 @@ class ErrorTest(_Case):
       stream.write('a file where the directory should be')
     checkpointer = self._checkpointer()
     checkpointer.begin_save()
-    with self.assertRaisesRegex(checkpoint.CheckpointError, '^[^\n]*no checkpoint could be written .File exists'):
+    with self.assertRaisesRegex(checkpoint.CheckpointError, '^[^\n]*a checkpoint could not be written .File exists'):
       checkpointer.close()
 
   def test_a_mistake_in_the_thread_is_raised_as_it_is(self):
@@ -205,6 +205,24 @@ class BesideTest(_Case):
       checkpointer.save()
     self.assertEqual([name for name, content in sorted(self._files().items()) if content is None],
                      ['ckpt-3.experience', 'ckpt-4.experience'])
+
+  def test_all_is_on_the_disk_before_the_checkpoint_is_in_force(self):
+    self._items.lines, events = ['a'], []
+    fsync, replace = os.fsync, os.replace
+
+    def record(action, call, descriptor_or_path, *others):
+      path = descriptor_or_path if others else os.readlink(f'/proc/self/fd/{descriptor_or_path}')
+      events.append((action, os.path.basename(path)))
+      call(descriptor_or_path, *others)
+
+    with absltest.mock.patch.object(os, 'fsync', lambda descriptor: record('sync', fsync, descriptor)), \
+         absltest.mock.patch.object(os, 'replace', lambda old, new: record('replace', replace, old, new)):
+      self._checkpointer().save()
+    *synced, last = events
+    self.assertEqual(last, ('replace', 'checkpoint.new'))
+    self.assertCountEqual(synced, [('sync', name) for name in (
+        'ckpt-1.index', 'ckpt-1.data-00000-of-00001', 'lines', 'identity', 'ckpt-1.experience', 'checkpoint.new',
+        'checkpoints')])
 
   def test_a_checkpoint_without_a_folder_leaves_it_as_it_is(self):
     self._checkpointer().save()

@@ -93,7 +93,8 @@ class KillTest(parameterized.TestCase):
   def test_a_file_that_cannot_grow(self):
     """As on a full disk."""
     _, output = self._start('full')
-    self.assertRegex(output.read(), f'^{self._directory}: no checkpoint could be written [^\n]*File too large[^\n]*\n$')
+    self.assertRegex(
+        output.read(), f'^{self._directory}: a checkpoint could not be written [^\n]*File too large[^\n]*\n$')
     self.assertEmpty([name for name in os.listdir(self._directory) if 'ckpt-2' in name])
     self._assert_the_first_is_in_force()
 

@@ -310,7 +310,7 @@ class CheckpointTest(parameterized.TestCase):
   def test_a_checkpoint_that_cannot_be_written_is_one_line(self):
     with open(self._directory, 'w', encoding='utf-8') as stream:
       stream.write('a file where the directory should be')
-    with self.assertRaisesRegex(checkpoint.CheckpointError, '^[^\n]*no checkpoint could be written[^\n]*$'):
+    with self.assertRaisesRegex(checkpoint.CheckpointError, '^[^\n]*a checkpoint could not be written[^\n]*$'):
       _Objects().checkpointer(self._directory).save()
 
 

@@ -144,7 +144,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
     shutil.rmtree(folder)
     with open(folder, 'w', encoding='utf-8'):
       pass  # A file is where the folder should be.
-    said = '^.*/checkpoints.*no checkpoint could be written.*$'
+    said = '^.*/checkpoints.*a checkpoint could not be written.*$'
     with self.assertRaisesRegex(run_directory.RunDirectoryError, said):
       trainer.train()
     self.assertEmpty(psutil.Process().children())
