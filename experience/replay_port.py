@@ -93,6 +93,7 @@ class ReplayPort:
     self._say = say
     self._contract = None
     self._replay = None
+    self._saved: episode_replay.Statistics | None = None  # The counts of the contents that were saved or restored last.
     _check_is_here(address)
     with contextlib.ExitStack() as on_error:
       self._open_folder(folder)
@@ -165,8 +166,11 @@ class ReplayPort:
     return len(self._pace.even(time.monotonic()))
 
   def save(self):
-    """Saves the contents. Raises errors.UserError if this fails."""
-    if not self._replay or not self._replay.statistics().episodes:
+    """Saves the contents, unless nothing has changed since the last time. Raises errors.UserError if this fails."""
+    if not self._replay:
+      return
+    statistics = self._replay.statistics()
+    if not statistics.episodes or statistics == self._saved:
       return
     with run_directory.replaced(run_directory.path(self._directory.path, _CONTENTS)) as new:
       try:
@@ -176,6 +180,7 @@ class ReplayPort:
           os.remove(new)
         raise run_directory.RunDirectoryError(
             f'{self._directory.logdir}: the replay cannot be saved: {error}') from error
+    self._saved = statistics  # From before the save, because agents may insert meanwhile.
 
   def _restore(self):
     """Restores what was saved."""
@@ -187,7 +192,8 @@ class ReplayPort:
         replay = self._make(json.load(stream))
       if os.path.exists(contents):
         replay.restore(contents)
-        self._say(f'{replay.statistics().steps:,} agent steps restored from {self._directory.logdir}')
+        self._saved = restored = replay.statistics()
+        self._say(f'{restored.steps:,} agent steps restored from {self._directory.logdir}')
     except (OSError, ValueError, RecursionError) as error:
       raise run_directory.RunDirectoryError(
           f'{self._directory.logdir}: the replay cannot be restored ({error}): remove the folder to begin with an '

@@ -13,8 +13,10 @@ from typing import BinaryIO, TextIO, cast
 
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
+from scalable_agents.processes import stop_signals
 
-SAVING_SECONDS = 300.  # Time for a process to save a checkpoint, perhaps with a large replay, and to end.
+SAVING_SECONDS = 7200.  # The longest time for a process to save a checkpoint, perhaps with a large replay.
+_UNTOLD_SECONDS = 20.   # The user is told who still saves after this time.
 _EARLY_END_SECONDS = 60.  # A process that ends within this time of its start ends early.
 _MAXIMUM_EARLY_ENDS = 3   # After this many early ends in a row, a child is not started again.
 _TICK_SECONDS = 0.2
@@ -47,27 +49,35 @@ class Children:
     for key, _ in self._selector.select(_TICK_SECONDS):
       key.data.read()
 
-  def wait(self, children: Iterable['Child'], seconds: float) -> list['Child']:
-    """Listens until these children have ended or the time is over. Returns those that are still running."""
+  def wait(self, children: Iterable['Child'], seconds: float,
+           is_over: Callable[[], bool] = lambda: False) -> list['Child']:
+    """Listens until these children have ended, or the time or `is_over`. Returns those that are still running."""
     running, deadline = [child for child in children if child.is_running()], time.monotonic() + seconds
-    while running and time.monotonic() < deadline:
+    while running and time.monotonic() < deadline and not is_over():
       self.listen()
       running = [child for child in running if child.is_running()]
     return [child for child in running if child.is_running()]  # A child may have ended since the last check.
 
-  def end(self, children: Iterable['Child'], number: int, seconds: float):
+  def end(self, children: Iterable['Child'], number: int, seconds: float,
+          signals: stop_signals.StopSignals | None = None):
     """Ends children and calls `reap` for each.
 
     Args:
       children: the children. Some may have ended already, or were never started.
       number: the signal that tells a child to end.
       seconds: a child that has not ended after this many seconds is killed.
+      signals: counts the signals to this process. If it is given and children still save after a while, the user is
+        told, and a signal from then on kills them at once.
     """
-    present = [child for child in children if child.process]
+    present = running = [child for child in children if child.process]
     for child in present:
       child.send_signal(number)
-    for child in self.wait(present, seconds):
-      self.say(f'{child.name} has not ended within {seconds:g} s: it is killed')
+    if signals and (running := self.wait(present, _UNTOLD_SECONDS)):
+      self.say(f'waiting up to {seconds / 3600:g} h for {", ".join(child.name for child in running)} to save; '
+               'Ctrl-C kills, and what is not saved by then is lost')
+    told = signals.count if signals else 0
+    for child in self.wait(running, seconds, lambda: signals is not None and signals.count > told):
+      self.say(f'{child.name} has not ended: it is killed')
       child.send_signal(signal.SIGKILL, wait=True)
     for child in present:
       child.reap()

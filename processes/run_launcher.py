@@ -55,8 +55,8 @@ class Launcher:
             given_up.append(member.name)
     finally:
       # The runs and the services save checkpoints.
-      self._children.end(self._members, signal.SIGTERM, child_process.SAVING_SECONDS)
-      self._children.end(self._services, signal.SIGTERM, child_process.SAVING_SECONDS)
+      self._children.end(self._members, signal.SIGTERM, child_process.SAVING_SECONDS, self._signals)
+      self._children.end(self._services, signal.SIGTERM, child_process.SAVING_SECONDS, self._signals)
       self._children.close()
     if self._signals.count:
       self._children.say('stopped; the same command continues')

@@ -153,7 +153,7 @@ class Cluster:
 
   def _end(self):
     """Ends the learners, which save and tell the actor hosts to end, and then the actor hosts."""
-    self._children.end(self._learners, signal.SIGINT, child_process.SAVING_SECONDS)
+    self._children.end(self._learners, signal.SIGINT, child_process.SAVING_SECONDS, self._signals)
     patience = _NOTICING_SECONDS if all(learner.code == 0 for learner in self._learners) else 0.
     self._children.wait(self._actors, patience)
     # An actor host that has just been started still tries to connect to the learners.

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from scalable_agents.experience import replay_port
 from scalable_agents.records import run_directory
+from scalable_agents.replay import episode_replay
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.experience import replay_testing
@@ -99,6 +100,20 @@ class ReportsTest(parameterized.TestCase):
     self._wait_for_listener()
     self.assertIn('known', present())
     self.assertNoCommonElements(present(), ('stranger', 'other'))
+
+
+class SaveTest(absltest.TestCase):
+
+  def test_what_is_saved_already_is_not_saved_again(self):
+    counts = episode_replay.Statistics(*range(1, 11))
+    replay = absltest.mock.Mock()
+    replay.save.side_effect = lambda file: pathlib.Path(file).touch()
+    with absltest.mock.patch.multiple(_port, _replay=replay, _saved=None):
+      for statistics, saves in (
+          (counts._replace(episodes=0), 0), (counts, 1), (counts, 1), (counts._replace(rows=9), 2)):
+        replay.statistics.return_value = statistics
+        _port.save()
+        self.assertEqual(replay.save.call_count, saves)
 
 
 class JobTest(replay_testing.TestCase):

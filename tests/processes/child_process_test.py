@@ -104,8 +104,32 @@ sys.exit(1)''')
     self.children.end(children[1:], signal.SIGTERM, _PATIENCE_SECONDS)
     self.children.end(children[:1], signal.SIGTERM, 0.5)
     self.assertEqual([child.code for child in children], [-signal.SIGKILL, -signal.SIGTERM, None])
-    self.assertEqual(self.stream.getvalue().splitlines()[2:], ['stubborn has not ended within 0.5 s: it is killed'])
+    self.assertEqual(self.stream.getvalue().splitlines()[2:], ['stubborn has not ended: it is killed'])
     self.assertEmpty(psutil.Process().children())
+
+  def test_who_saves_is_not_killed_by_signals_before_the_message(self):
+    saving = self._start(_STUBBORN)
+    self._listen_until(lambda: 'ready' in self.stream.getvalue())
+    said = []
+
+    def say(text):
+      said.append(text)
+      saving.send_signal(signal.SIGUSR1)  # It ends now.
+
+    with mock.patch.object(child_process, '_UNTOLD_SECONDS', 0.1), mock.patch.object(self.children, 'say', say):
+      self.children.end([saving], signal.SIGTERM, 7200., mock.Mock(count=2))
+    self.assertEqual(saving.code, -signal.SIGUSR1)
+    self.assertEqual(said, ['waiting up to 2 h for child to save; Ctrl-C kills, and what is not saved by then is lost'])
+
+  def test_who_saves_is_killed_by_a_signal_after_the_message(self):
+    saving = self._start(_STUBBORN)
+    self._listen_until(lambda: 'ready' in self.stream.getvalue())
+    signals = mock.Mock()
+    type(signals).count = mock.PropertyMock(side_effect=[1, 2])
+    with mock.patch.object(child_process, '_UNTOLD_SECONDS', 0.1):
+      self.children.end([saving], signal.SIGTERM, _PATIENCE_SECONDS, signals)
+    self.assertEqual(saving.code, -signal.SIGKILL)
+    self.assertEqual(self.stream.getvalue().splitlines()[-1], 'child has not ended: it is killed')
 
   def test_regression_waiting_beside_the_dead_takes_no_processor_time(self):
     running, dead = self._start(_STUBBORN), self._start('pass')
