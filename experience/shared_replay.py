@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.experience import replay_port
+from scalable_agents.ops import messages
 from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
 from scalable_agents.records import errors
@@ -32,6 +33,8 @@ _FIRST_WORD_SECONDS = 5.    # After this long without a replay, the user gets a 
 _LATER_WORDS_SECONDS = 30.  # The time between further messages.
 # What a call raises if there is no replay job. A session that another thread has closed raises RuntimeError.
 _LOST = (tf.errors.OpError, OSError, RuntimeError, sessions.NotReadyError)
+# Those that the ops of the replay raise: the job is there, but it has no memory, for example.
+_ANSWERED = (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
 
 
 class _OtherSettingsError(sessions.NotReadyError):
@@ -272,8 +275,11 @@ class SharedReplay:
           self._waits_for_job, now = True, time.monotonic()
           if now - (said or began) >= (_LATER_WORDS_SECONDS if said else _FIRST_WORD_SECONDS):
             said = now
-            self._warnings.append(
-                f'no replay at {self._address} for {now - began:.0f} s: {sessions.reason(error)}')
+            fault, reason = f'no replay at {self._address}', sessions.reason(error)
+            if isinstance(error, _ANSWERED):
+              fault = f'the replay at {self._address} has failed'
+              reason = messages.op_message(str(error)) or reason
+            self._warnings.append(f'{fault} for {now - began:.0f} s: {reason}')
         self._closed.wait(_RETRY_SECONDS)
       raise StopIteration
     finally:

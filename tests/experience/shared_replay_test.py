@@ -90,6 +90,19 @@ class ContentsTest(JobTest):
     self.assertEqual(agent.replay.size(), self.own.size())
     self.assertGreaterEqual(self.own.size(), size)
 
+  def test_an_error_of_the_replay_itself_is_not_called_a_lost_replay(self):
+    agent, life = self.agent(self.port), _life()
+    for index in range(3):
+      self._insert(agent, life, index)
+    agent.next(0)
+    agent.step = np.full_like(agent.step, -1)
+    end = waiting.start(agent.next, 0)
+    self.wait_until_said(
+        agent, rf'the replay at localhost:{self.port} has failed for \d+ s: step: want at least 0, got -1')
+    agent.replay.close()
+    with self.assertRaises(tf.errors.OutOfRangeError):
+      end()
+
   def test_an_unroll_that_is_sent_twice_is_stored_once(self):
     agent, life = self.agent(self.port), _life()
     for index in (0, 1, 2, 1, 2, 3):

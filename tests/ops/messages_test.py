@@ -16,6 +16,11 @@ class MessagesTest(absltest.TestCase):
          'cancelled: the cause')):
       self.assertEqual(messages.plain_message(message), wanted)
 
+  def test_what_an_op_said_comes_before_its_node(self):
+    message = "Graph execution error:\n\nNode: 'Next'\nFrom /job:a:\nno memory\n\t [[{{node Next}}]]\nRecent warning"
+    self.assertEqual(messages.op_message(message), 'no memory')
+    self.assertEqual(messages.op_message('Connection refused'), '')
+
 
 if __name__ == '__main__':
   absltest.main()
