@@ -159,4 +159,5 @@ class ReplayingExperience(Experience):
 
   def restore(self, folder: str) -> None:
     """See Experience."""
-    self._replay.restore(os.path.join(folder, _FILE))
+    if self.is_required:  # Otherwise the file is from before --nosave_replay or --shared_replay was given.
+      self._replay.restore(os.path.join(folder, _FILE))

@@ -20,7 +20,7 @@ from scalable_agents.records import metrics
 class MixedSample(NamedTuple):
   """What the loss needs to know about a batch, besides its unrolls. The R replayed unrolls come last."""
   is_online: tf.Tensor    # [B] bool.
-  probability: tf.Tensor  # [R] float32, with which a draw gives this unroll; 1 if there are no priorities.
+  probability: tf.Tensor  # [R] float32, with which a draw gives this unroll; 1 from replayers.
   key: tf.Tensor          # [R] int64, for new priorities. -1: nothing was drawn, so there is nothing to learn from.
 
 
@@ -83,11 +83,6 @@ class MixedExperience(experience.ReplayingExperience):
   def warnings(self) -> list[str]:
     """See Experience."""
     return super().warnings() + self._replay.warnings()
-
-  def restore(self, folder: str) -> None:
-    """See Experience."""
-    if self._settings.is_saved:  # Otherwise the file is from before --nosave_replay or --shared_replay was given.
-      super().restore(folder)
 
   def close(self) -> None:
     """See Experience."""

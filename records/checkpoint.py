@@ -151,6 +151,8 @@ class Checkpointer:
       if isinstance(error, _OTHER_OBJECTS):
         fault = 'does not fit this network, optimiser or levels'
         advice = 'use the flags and the version it was made with, or choose another --logdir'
+      if any(there == f'{path}.{suffix}' and beside.is_required for suffix, beside in self._beside.items()):
+        advice = f'add --nosave_replay to go on with an empty replay, or {advice}'
       raise CheckpointError(f'checkpoint {path} {fault} ({_one_line(error).replace(here, there)}): {advice}') from error
     return path
 

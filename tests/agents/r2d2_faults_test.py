@@ -66,7 +66,7 @@ class R2d2FaultsTest(absltest.TestCase):
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     self.assertRegex(self._refusal(), r'^error: checkpoint (\S+) is damaged \(\1\.experience/replay: the file of the '
-                     r'replay is damaged\): ')
+                     r'replay is damaged\): add --nosave_replay to go on with an empty replay, or ')
     self.assertEqual(file.read_bytes(), bytes(content))
     for saved in self._saved():
       shutil.rmtree(saved.parent)

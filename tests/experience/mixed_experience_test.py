@@ -148,7 +148,7 @@ class MixedExperienceTest(parameterized.TestCase):
     while made.fill() is not None:
       pass
     made.save(folder)
-    self.assertLen(os.listdir(folder), 1)
+    self.assertNotEmpty(os.listdir(folder))
     restored, new_streams, _ = self._make(kind, minimum_size=60, first_stream=11)
     restored.restore(folder)
     self.assertIsNone(restored.fill())

@@ -191,9 +191,11 @@ class ReplayExperienceTest(parameterized.TestCase):
       self.assertEqual(restored.metrics()['sequences_inserted'], experience.metrics()['sequences_inserted'])
       for _ in range(5):
         self._check(take()[0])
-      other, _, _ = self._start(_SETTINGS._replace(capacity=300, is_saved=False))
+      other, _, _ = self._start(_SETTINGS._replace(capacity=300))
       with self.assertRaisesRegex(ValueError, 'other settings'):
         other.restore(folder)
+      other, _, _ = self._start(_SETTINGS._replace(capacity=300, is_saved=False))
+      other.restore(folder)  # With --nosave_replay, the file is ignored.
     with tempfile.TemporaryDirectory() as folder:
       self.assertIsNotNone(other.fill())
       other.save(folder)
