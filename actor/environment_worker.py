@@ -113,9 +113,25 @@ class Slot:
       shared_memory.RESULT.pack_into(self._memory, start, reward, discount, episode_return, episode_length, done)
 
 
+class _ParentGoneError(Exception):
+  """The training process has ended."""
+
+
+def _with_parent(call, argument):
+  """Calls `send` or `recv` of the socket. Environments may raise the same errors, but about connections of their own.
+
+  Raises:
+    _ParentGoneError: the other end of the socket is closed.
+  """
+  try:
+    return call(argument)
+  except (BrokenPipeError, ConnectionResetError) as error:
+    raise _ParentGoneError from error
+
+
 def _receive_request(connection, memory_descriptor):
   """Returns the request. It is read from shared memory, because it may be too long for a packet."""
-  length, = REQUEST_LENGTH.unpack(connection.recv(REQUEST_LENGTH.size))
+  length, = REQUEST_LENGTH.unpack(_with_parent(connection.recv, REQUEST_LENGTH.size))
   return json.loads(os.pread(memory_descriptor, length, shared_memory.HEADER_BYTES))
 
 
@@ -147,7 +163,7 @@ def _specification_of_all(environments):
 
 
 def _serve(connection, memory_descriptor, environments, specification, numbers):
-  packet = connection.recv(MAXIMUM_PACKET_BYTES)
+  packet = _with_parent(connection.recv, MAXIMUM_PACKET_BYTES)
   layout = shared_memory.slot_layout(specification['observation'])
   memory = mmap.mmap(memory_descriptor, shared_memory.block_bytes(layout, len(environments)))
   slots = [Slot(environment, memory, layout, i) for i, environment in enumerate(environments)]
@@ -159,8 +175,8 @@ def _serve(connection, memory_descriptor, environments, specification, numbers):
     # An environment may have reported the beginning of long work, but not its end.
     numbers[shared_memory.AT_WORK] = numbers[shared_memory.LONG_WORK] = 0
     numbers[shared_memory.STEPPING_NS] += time.monotonic_ns() - began
-    connection.send(packet)
-    packet = connection.recv(MAXIMUM_PACKET_BYTES)
+    _with_parent(connection.send, packet)
+    packet = _with_parent(connection.recv, MAXIMUM_PACKET_BYTES)
 
 
 def _close(environments):
@@ -221,11 +237,11 @@ def main(socket_descriptor: int, memory_descriptor: int):
     request = _receive_request(connection, memory_descriptor)
     environments = _make_environments(request, numbers)
     specification = _specification_of_all(environments)
-    connection.send(json.dumps(specification).encode())
+    _with_parent(connection.send, json.dumps(specification).encode())
     _give_way(request['niceness'])
     _serve(connection, memory_descriptor, environments, specification, numbers)
-  except (BrokenPipeError, ConnectionResetError):
-    pass  # The training process has ended.
+  except _ParentGoneError:
+    pass
   except BaseException as error:  # The training process shows the error.
     shared_memory.write_error(header, ''.join(traceback.format_exception_only(error)), traceback.format_exc())
     sys.stdout.flush()

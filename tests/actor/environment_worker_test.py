@@ -179,16 +179,17 @@ class EnvironmentWorkerTest(parameterized.TestCase):
         self.assertEqual(worker.act(0, 0), [0])
         self.assertEqual(worker.row(0)['episode_return'], 0.)  # Else this process would end here.
 
-  def test_an_error_leaves_its_traceback(self):
-    with _Worker({'seed': 0}, {'seed': 1, 'fault': 'raise', 'fault_step': 1, 'faulty_below': 2}) as worker:
+  @parameterized.parameters(
+      ('raise', 'RuntimeError: the emulator has crashed'), ('broken pipe', 'BrokenPipeError: the emulator has ended'))
+  def test_an_error_leaves_its_traceback(self, fault, error):
+    with _Worker({'seed': 0}, {'seed': 1, 'fault': fault, 'fault_step': 1, 'faulty_below': 2}) as worker:
       worker.ask(0, 1)
       self.assertEqual(worker.answer(), [0, 1])
       worker.ask(0, 1)
       self.assertIsNone(worker.answer())
       self.assertEqual(worker.process.wait(waiting.PATIENCE_SECONDS), 1)
       self.assertRegex(worker.workers.explain(0, 'failed', 'unknown'),
-                       '(?s)^environment 1 failed: RuntimeError: the emulator has crashed\n'
-                       'Traceback .*RuntimeError: the emulator has crashed\n$')
+                       f'(?s)^environment 1 failed: {error}\nTraceback .*{error}\n$')
 
   def test_long_work_has_more_time_and_keeps_its_seed(self):
     with _Worker({'seed': 7, 'fault': 'long work', 'fault_step': 1, 'faulty_below': 1000}) as worker:

@@ -203,6 +203,8 @@ class Diary(dm_env.Environment):
   def _fail(self):
     if self._fault == 'raise':
       raise RuntimeError('the emulator has crashed')
+    if self._fault == 'broken pipe':
+      raise BrokenPipeError('the emulator has ended')
     if self._fault == 'exit':
       os._exit(3)
     if self._fault == 'kill':
