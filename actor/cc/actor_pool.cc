@@ -48,10 +48,7 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
   entry.channel = channel;
   entry.actors = std::move(actors);
   for (const auto& actor : entry.actors) actor->tag.stream_id = next_stream_id_++;
-  entry.messages_under_way = groups.size();
-  entry.progress = Clock::now();
-  // The listening thread notices a worker that is gone already.
-  for (const auto& group : groups) (void)channel->Send(group.second);
+  for (const auto& group : groups) Send(group.second, &entry);
   return Status();
 }
 
@@ -106,11 +103,16 @@ void ActorPool::SendActions(const Actors& actors) {
     actor->stepping = true;
     messages[{actor->worker, actor->group}].push_back(actor->slot);
   }
-  for (const auto& message : messages) {
-    Worker& worker = workers_[message.first.first];
-    if (worker.messages_under_way++ == 0) worker.progress = Clock::now();
-    (void)worker.channel->Send(message.second);  // The listening thread notices a lost worker.
-  }
+  for (const auto& message : messages) Send(message.second, &workers_[message.first.first]);
+}
+
+// Sends a message, with the slots that are still unsent. If the socket is full, they wait until the next answer, for
+// which the worker has read a message. The listening thread notices a lost worker.
+void ActorPool::Send(const std::vector<uint32_t>& slots, Worker* worker) {
+  worker->unsent.insert(worker->unsent.end(), slots.begin(), slots.end());
+  if (worker->unsent.empty() || !worker->channel->Send(worker->unsent).ok()) return;
+  worker->unsent.clear();
+  if (worker->messages_under_way++ == 0) worker->progress = Clock::now();
 }
 
 void ActorPool::NextUnroll(OnUnroll on_unroll) {
@@ -301,6 +303,7 @@ Status ActorPool::Receive(Worker* worker, Actors* stepped) {
   }
   --worker->messages_under_way;
   worker->progress = Clock::now();
+  Send({}, worker);
   return Status();
 }
 

@@ -137,6 +137,7 @@ class ActorPool {
     std::shared_ptr<EnvironmentChannel> channel;  // Null while not attached.
     Actors actors;                                // By slot.
     int messages_under_way = 0;                   // Messages sent but not answered.
+    std::vector<uint32_t> unsent;                 // Slots that must step, for which the socket had no room.
     Clock::time_point progress;                   // Time of the last answer, or of the first message after idleness.
     Clock::time_point long_work;                  // Time when it was last seen at long work.
     Clock::time_point silent_since;               // Time since which `waited_before` holds.
@@ -173,6 +174,7 @@ class ActorPool {
   void DeliverUnrolls(Outcome* outcome) REQUIRES(mutex_);
   void Detach(int worker, const std::string& reason, Outcome* outcome) REQUIRES(mutex_);
   void SendActions(const Actors& actors) REQUIRES(mutex_);
+  void Send(const std::vector<uint32_t>& slots, Worker* worker) REQUIRES(mutex_);
 
   const Options options_;
   const UnrollBuilder::Allocate allocate_;

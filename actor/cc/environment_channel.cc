@@ -47,14 +47,22 @@ EnvironmentChannel::~EnvironmentChannel() {
 }
 
 int64_t EnvironmentChannel::HeaderNumber(int place) const {
-  return __atomic_load_n(reinterpret_cast<const int64_t*>(memory_) + place, __ATOMIC_RELAXED);
+  return __atomic_load_n(reinterpret_cast<const int64_t*>(memory_) + place, __ATOMIC_ACQUIRE);
 }
 
-int64_t EnvironmentChannel::stepping_ns() const {
-  const int64_t finished = HeaderNumber(kSteppingNs), began = HeaderNumber(kRequestNs);
-  if (HeaderNumber(kAtWork) == 0 || began == 0) return finished;  // Idle, or still making its environments.
-  const int64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-  return finished + std::max<int64_t>(now - began, 0);
+int64_t EnvironmentChannel::stepping_ns() {
+  // The worker writes these numbers in the opposite order. So no time is counted twice.
+  const int64_t finished = HeaderNumber(kSteppingNs);
+  const bool is_at_work = HeaderNumber(kAtWork) != 0;
+  const int64_t began = HeaderNumber(kRequestNs);
+  int64_t unfinished = 0;
+  if (is_at_work && began != 0) {  // Otherwise it is idle, or still making its environments.
+    const int64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+    unfinished = std::max<int64_t>(now - began, 0);
+  }
+  // Work that has just ended may be in neither number.
+  stepping_ns_ = std::max(stepping_ns_, finished + unfinished);
+  return stepping_ns_;
 }
 
 Status EnvironmentChannel::Send(const std::vector<uint32_t>& slots) {

@@ -33,8 +33,9 @@ class EnvironmentChannel {
   int socket() const { return socket_; }
   int slots() const { return slots_; }
   char* slot(int number) { return memory_ + kHeaderBytes + number * slot_bytes_; }
-  // The nanoseconds that the worker has spent in its environments, including the work in progress.
-  int64_t stepping_ns() const;
+  // The nanoseconds that the worker has spent in its environments, including the work in progress. Never falls. Calls
+  // must not overlap.
+  int64_t stepping_ns();
   // Whether the worker is at work that may take many minutes, such as compiling a map.
   bool at_long_work() const { return HeaderNumber(kLongWork) != 0; }
   // The worker's process id. 0 if the worker has not written it.
@@ -56,6 +57,7 @@ class EnvironmentChannel {
   size_t memory_bytes_ = 0;
   size_t slot_bytes_ = 0;
   int slots_ = 0;
+  int64_t stepping_ns_ = 0;  // The last result of stepping_ns().
 };
 
 }  // namespace scalable_agents

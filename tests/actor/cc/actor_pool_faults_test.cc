@@ -1,8 +1,11 @@
 // Workers that die, fall silent, send invalid messages or cannot be attached.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <set>
 #include <string>
@@ -252,6 +255,28 @@ TEST(ActorPoolFaultsTest, RegressionTooManyOpenFilesAreAnError) {
   const Status status = pool.Attach(0, worker, 0);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(status.message(), "ActorPool cannot listen to workers: Too many open files");
+}
+
+TEST(ActorPoolFaultsTest, RegressionAFullSocketLosesNoAction) {
+  constexpr int kSlots = 64;
+  FakeWorker worker(kSlots, 1);
+  const int least = 0;  // The operating system rounds it up. The socket then has room for a few messages.
+  ASSERT_EQ(setsockopt(worker.pools_socket(), SOL_SOCKET, SO_SNDBUF, &least, sizeof(least)), 0);
+  TestPool pool(kSlots, 5, 1, Barrier::kNone, 60000, 1, false);
+  ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
+  worker.Answer(worker.Await());
+  for (int actor = 0; actor < kSlots; ++actor) EXPECT_EQ(pool.Act(), std::vector<int>({actor}));
+  std::vector<uint32_t> all;
+  int messages = 0;
+  for (; all.size() < kSlots; ++messages) {
+    const std::vector<uint32_t> slots = worker.Await();
+    ASSERT_FALSE(slots.empty());
+    all.insert(all.end(), slots.begin(), slots.end());
+    worker.Answer(slots);
+  }
+  EXPECT_LT(messages, kSlots);
+  std::sort(all.begin(), all.end());
+  for (uint32_t slot = 0; slot < kSlots; ++slot) EXPECT_EQ(all[slot], slot);
 }
 
 TEST(ActorPoolFaultsTest, WorkersDieWhileEverybodyIsBusy) {
