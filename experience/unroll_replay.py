@@ -5,6 +5,7 @@ replay first. Schmitt et al. 2020 (LASER), Algorithm 1 and appendix A.2, where p
 """
 
 from collections.abc import Mapping
+import contextlib
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -14,11 +15,13 @@ from scalable_agents.experience import memory
 from scalable_agents.experience import stored_unrolls
 from scalable_agents.replay import sequence_replay as replay_lib
 
+_LARGEST = '.largest_priority'  # Ends the name of a file beside that of the replay.
+
 
 class Drawn(NamedTuple):
   """B unrolls from a replay."""
   unroll: unroll_lib.Unroll  # Of [T+1, B, ...]. Level and actor are those of each row.
-  probability: tf.Tensor  # [B] float32, with which a draw gives this unroll; 1 if there are no priorities.
+  probability: tf.Tensor  # [B] float32, with which a draw gives this unroll; 1 from replayers.
   key: tf.Tensor          # [B] int64, for new priorities. -1: nothing was drawn, and the rows are zeros.
 
 
@@ -125,6 +128,20 @@ class UnrollReplay(Replay):
     if self._priority_exponent:
       self._largest.assign(tf.maximum(self._largest, tf.reduce_max(priority)))
       self._replay.update(key, priority)
+
+  def save(self, path: str) -> None:
+    """See Replay."""
+    super().save(path)
+    if self._priority_exponent:
+      with open(path + _LARGEST, 'w', encoding='ascii') as file:
+        file.write(str(float(self._largest)))
+
+  def restore(self, path: str) -> None:
+    """See Replay."""
+    super().restore(path)
+    # Older versions did not write this file.
+    with contextlib.suppress(FileNotFoundError), open(path + _LARGEST, encoding='ascii') as file:
+      self._largest.assign(float(file.read()))
 
   def is_ready(self) -> bool:
     """See Replay."""

@@ -127,6 +127,10 @@ class UnrollReplayTest(parameterized.TestCase):
     restored = self._make(priority_exponent=1.)
     restored.restore(path)
     tf.nest.map_structure(np.testing.assert_array_equal, self._draw(replay, 20), self._draw(restored, 20))
+    self._insert(restored, [4, 5, 6])  # Keys 9 to 11, of unroll 5, have the largest priority so far.
+    replayed, want = self._draw(restored, 300), np.array([*range(1, 10), 9, 9, 9])
+    np.testing.assert_allclose(replayed.probability, (want / want.sum())[replayed.key], rtol=1e-5)
+    self.assertContainsSubset(range(9, 12), replayed.key)
     with self.assertRaises(ValueError):
       self._make(capacity=999).restore(path)
 
