@@ -36,7 +36,7 @@ class Replayed(NamedTuple):
   key: tf.Tensor         # [N] int64, the episode of row T's observation, for the next call. -1 if nothing is replayed.
   next_step: tf.Tensor   # [N] int64, the step of that episode after row T, for the next call.
   stream_id: tf.Tensor   # [N] int64, the stream that row 0 is from; see actor/unroll.py.
-  stream_row: tf.Tensor  # [N] int64, the number of row 0 in that stream.
+  stream_row: tf.Tensor  # [N] int64, the number of row 0 in that stream, if all its unrolls have the same length.
 
 
 class Statistics(NamedTuple):
@@ -88,7 +88,8 @@ class EpisodeReplay(replay_rows.Replay):
     self._rows = replay_rows.Rows(row_spec, frame_stacks)
     with tf.device('/CPU:0'):
       self._handle = ops.episode_replay(
-          **self._rows.attributes(done), observed_components=tf.nest.flatten(observation(self._rows.numbers)),
+          **self._rows.attributes(done), contents=replay_rows.contents({'rows': row_spec}),
+          observed_components=tf.nest.flatten(observation(self._rows.numbers)),
           unroll_length=unroll_length, capacity=capacity, longest_episode=longest_episode,
           shared_name=shared_name or ops.unique_name(self.kind))
     if tf.executing_eagerly():  # In a graph, the handle is that of whichever process runs the graph.

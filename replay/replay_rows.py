@@ -3,7 +3,7 @@
 Both replays use it: that of sequences (sequence_replay.py) and that of whole episodes (episode_replay.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import time
 from typing import Any
 
@@ -64,6 +64,22 @@ class Rows:
     stacks = [(spec, k) for spec, k in zip(self._specs, self._stacks, strict=True) if k > 1]
     return [tf.ensure_shape(frames, [batch_size, k - 1, *spec.shape])
             for frames, (spec, k) in zip(earlier, stacks, strict=True)]
+
+
+def contents(specs, path: str = '') -> str:
+  """Describes what a replay stores: the path, type and shape of each component, in the order of tf.nest.flatten.
+
+  Args:
+    specs: nest of tf.TensorSpec.
+    path: where it is in a larger nest.
+  """
+  if isinstance(specs, tf.TensorSpec):
+    return f'{path}:{specs.dtype.name}{specs.shape.as_list()}'
+  if isinstance(specs, Mapping):
+    named = sorted(specs.items())
+  else:
+    named = specs._asdict().items() if hasattr(specs, '_asdict') else enumerate(specs)
+  return ' '.join(filter(None, (contents(spec, f'{path}/{name}') for name, spec in named)))
 
 
 def read_bytes(row_spec, frame_stacks, num_rows: int) -> int:

@@ -68,7 +68,7 @@ class Sample(NamedTuple):
   probability: tf.Tensor  # [B] float32, with which a draw gives this sequence.
   age: tf.Tensor          # [B] int64, batches sampled since the sequence was inserted.
   stream_id: tf.Tensor    # [B] int64, the stream from which it is; see actor/unroll.py.
-  stream_row: tf.Tensor   # [B] int64, the number of its row 0 in that stream.
+  stream_row: tf.Tensor   # [B] int64, the number of its row 0 in that stream, if all its unrolls have the same length.
   padding: tf.Tensor      # [B] int64, rows at its start that do not exist, because the episode had not begun. If there
                           # are any, row `padding` has the episode's first observation, and there is no state.
 
@@ -137,7 +137,8 @@ class SequenceReplay(replay_rows.Replay):
     self._signal_spec = signals(self._rows.numbers)
     self._signals = tf.nest.flatten(self._signal_spec)
     self.attributes = dict(
-        **self._rows.attributes(done), state_types=[spec.dtype for spec in self._states],
+        **self._rows.attributes(done), contents=replay_rows.contents({'rows': row_spec, 'states': state_spec}),
+        state_types=[spec.dtype for spec in self._states],
         state_shapes=[spec.shape for spec in self._states], state_offsets=list(state_offsets)[:self._num_states],
         **geometry._asdict(), capacity=capacity, priority_exponent=priority_exponent,
         max_times_sampled=max_times_sampled, **rate_limit._asdict())

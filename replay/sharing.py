@@ -7,17 +7,17 @@ The port opens on all network interfaces and has no authentication. Anyone who r
 process.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import contextlib
 import json
 import math
-import re
 import threading
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.ops import messages
 from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
 from scalable_agents.replay import replay_rows
@@ -69,19 +69,7 @@ def _settings(replay: sequence_replay.SequenceReplay) -> dict[str, Any]:
       return value.name
     return value.item() if isinstance(value, np.generic) else list(value)
 
-  names = {'rows': _names(replay.row_spec), 'states': _names(replay.state_spec)}
-  return json.loads(json.dumps(names | replay.attributes, default=plain))
-
-
-def _names(specs):
-  """Returns the names and types of a nest of specs, as JSON can hold them. Dicts are equal in any order."""
-  if isinstance(specs, tf.TensorSpec):
-    return specs.dtype.name
-  if hasattr(specs, '_asdict'):
-    specs = specs._asdict()
-  if isinstance(specs, Mapping):
-    return {name: _names(value) for name, value in specs.items()}
-  return [_names(value) for value in specs]
+  return json.loads(json.dumps(replay.attributes, default=plain))
 
 
 class RemoteReplay:
@@ -195,5 +183,4 @@ class RemoteReplay:
       # A session raises UnavailableError if the process does not answer. An op's own UnavailableError gets this type.
       if 'originally returned UnavailableError' not in error.message:
         raise
-      said = re.search(r'^(.*)\n\s*\[\[\{\{node ', error.message, re.MULTILINE)
-      raise replay_rows.TimedOutError(said[1] if said else error.message) from error
+      raise replay_rows.TimedOutError(messages.op_message(error.message) or error.message) from error

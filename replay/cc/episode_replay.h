@@ -21,7 +21,8 @@ namespace scalable_agents {
 
 struct EpisodeReplayOptions {
   std::vector<RowComponent> components;
-  int done = 0;  // Index of the component that says where an observation starts an episode.
+  std::string contents;  // Describes rows. A file of a replay with other contents is refused.
+  int done = 0;          // Index of the component that says where an observation starts an episode.
   // Of each component, whether it belongs to the observation. The row that ends an episode has the first observation of
   // the next one.
   std::vector<bool> is_observed;
@@ -35,7 +36,7 @@ struct EpisodeReplayOptions {
 struct Episode {
   int64_t key = 0;
   int64_t stream_id = 0;
-  int64_t stream_row = 0;  // Number of its first row in its stream, where row 0 of the first unroll is 0.
+  int64_t stream_row = 0;  // Number of its first row in its stream; see Replayed in episode_replay.py.
   RowRange rows;
   int64_t num_steps() const { return std::max<int64_t>(rows.end() - rows.begin() - 1, 0); }
 };

@@ -16,7 +16,7 @@ constexpr char kKind[] = "scalable_agents episodes";
 }  // namespace
 
 FileSignature EpisodeReplay::Signature() const {
-  FileSignature signature(kKind, options_.components);
+  FileSignature signature(kKind, options_.components, options_.contents);
   signature.Add("done", options_.done);
   signature.Add("capacity", options_.capacity);
   return signature;

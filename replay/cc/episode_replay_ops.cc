@@ -29,6 +29,7 @@ REGISTER_OP("EpisodeReplay")
     .Attr("row_shapes: list(shape) >= 1")
     .Attr("stacks: list(int) >= 1")
     .Attr("done_component: int")
+    .Attr("contents: string = ''")
     .Attr("observed_components: list(int)")
     .Attr("unroll_length: int")
     .Attr("capacity: int")
@@ -98,6 +99,7 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
   explicit ReplayOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
     OP_REQUIRES_OK(context, GetRowAttributes(context, &rows_));
     options_.components = rows_.components;
+    options_.contents = rows_.contents;
     options_.done = rows_.done;
     std::vector<int> observed;
     OP_REQUIRES_OK(context, context->GetAttr("observed_components", &observed));

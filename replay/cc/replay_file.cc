@@ -10,7 +10,7 @@
 namespace scalable_agents {
 namespace {
 
-constexpr int kVersion = 3;  // Of the format.
+constexpr int kVersion = 4;  // Of the format.
 
 // A checksum of 64 bits that finds any single changed byte. Fowler, Noll and Vo's hash, on words of eight bytes.
 uint64_t Checksum(const char* data, int64_t size, uint64_t sum) {
@@ -107,13 +107,17 @@ Status Reader::Finish() {
   return status_;
 }
 
-FileSignature::FileSignature(const std::string& kind, const std::vector<RowComponent>& components) : kind_(kind) {
+FileSignature::FileSignature(const std::string& kind, const std::vector<RowComponent>& components,
+                             const std::string& contents)
+    : kind_(kind), contents_(contents.empty() ? "" : " " + contents) {
   for (const RowComponent& component : components) {
     Add("c", component.bytes);
     Add("x", component.stack);
     Add("u", component.unit_bytes);
   }
 }
+
+std::string FileSignature::Text(int version) const { return Start(version) + (version < 4 ? settings_ : Settings()); }
 
 void SlabWriter::Add(const RowRange& rows) {
   for (size_t i = 0; i < rows.slabs().size(); ++i) {

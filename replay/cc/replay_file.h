@@ -22,8 +22,8 @@ struct CloseFile {
 // A text that describes the layout of a file. Only a replay with the same one can read the file.
 class FileSignature {
  public:
-  // `kind` names the kind of file.
-  FileSignature(const std::string& kind, const std::vector<RowComponent>& components);
+  // `kind` names the kind of file. `contents` describes the rows and states; files before version 4 do not have it.
+  FileSignature(const std::string& kind, const std::vector<RowComponent>& components, const std::string& contents);
 
   template <typename Number>
   void Add(const std::string& name, Number value) {
@@ -31,13 +31,13 @@ class FileSignature {
   }
 
   // The text in files of a version of the format.
-  std::string Text(int version) const { return Start(version) + settings_; }
-  const std::string& Settings() const { return settings_; }
+  std::string Text(int version) const;
+  std::string Settings() const { return settings_ + contents_; }
   // The beginning of this text, which does not depend on the settings.
   std::string Start(int version) const { return kind_ + " " + std::to_string(version); }
 
  private:
-  const std::string kind_;
+  const std::string kind_, contents_;
   std::string settings_;
 };
 

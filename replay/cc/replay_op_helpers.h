@@ -19,16 +19,18 @@ namespace scalable_agents {
 struct RowAttributes {
   std::vector<Field> fields;  // As they are stored.
   std::vector<RowComponent> components;
-  int done = 0;  // Index of the component that says where an episode starts.
+  int done = 0;          // Index of the component that says where an episode starts.
+  std::string contents;  // A text that describes what the replay stores.
 };
 
-// Reads the attributes row_types, row_shapes, stacks and done_component.
+// Reads the attributes row_types, row_shapes, stacks, done_component and contents.
 inline absl::Status GetRowAttributes(tensorflow::OpKernelConstruction* context, RowAttributes* rows) {
   using tensorflow::errors::InvalidArgument;
   std::vector<int> stacks;
   TF_RETURN_IF_ERROR(GetFields(context, "row", &rows->fields));
   TF_RETURN_IF_ERROR(context->GetAttr("stacks", &stacks));
   TF_RETURN_IF_ERROR(context->GetAttr("done_component", &rows->done));
+  TF_RETURN_IF_ERROR(context->GetAttr("contents", &rows->contents));
   const std::vector<Field>& fields = rows->fields;
   if (stacks.size() != fields.size()) return InvalidArgument("stacks: want one for each row component");
   for (size_t i = 0; i < fields.size(); ++i) {

@@ -34,6 +34,7 @@ REGISTER_OP("SequenceReplay")
     .Attr("row_shapes: list(shape) >= 1")
     .Attr("stacks: list(int) >= 1")
     .Attr("done_component: int")
+    .Attr("contents: string = ''")
     .Attr("state_types: list(type) >= 0")
     .Attr("state_shapes: list(shape) >= 0")
     .Attr("state_offsets: list(int) >= 0")
@@ -51,7 +52,9 @@ REGISTER_OP("SequenceReplay")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
-    .Doc("Makes a replay. Types and shapes are those of one row; of a stack of frames, those of the newest frame.");
+    .Doc(
+        "Makes a replay. Types and shapes are those of one row; of a stack of frames, those of the newest frame. Only "
+        "a replay with the same `contents` can read its files.");
 
 REGISTER_OP("SequenceReplayAvailable")
     .Input("handle: resource")
@@ -154,6 +157,7 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
   explicit ReplayOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
     OP_REQUIRES_OK(context, GetRowAttributes(context, &rows_));
     options_.components = rows_.components;
+    options_.contents = rows_.contents;
     options_.done = rows_.done;
     OP_REQUIRES_OK(context, GetFields(context, "state", &states_));
     float priority_exponent, samples_per_insert, tolerance;

@@ -23,6 +23,7 @@ namespace scalable_agents {
 
 struct ReplayOptions {
   std::vector<RowComponent> components;
+  std::string contents;              // Describes rows and states. A file of a replay with other contents is refused.
   int done = 0;                      // Index of the component that says where an observation starts an episode.
   std::vector<int64_t> state_bytes;  // Of each field of a recurrent state.
   std::vector<int> state_offsets;    // Sequences keep the states before the rows with these offsets.
@@ -40,7 +41,7 @@ using RecurrentState = std::shared_ptr<const std::vector<char>>;
 struct Sequence {
   int64_t key = 0;
   int64_t stream_id = 0;
-  int64_t stream_row = 0;              // Number of row `first` in its stream, where row 0 of the first unroll is 0.
+  int64_t stream_row = 0;              // Number of row `first` in its stream; see Sample in sequence_replay.py.
   int64_t sampled_batches_before = 0;  // Batches that had been sampled when it was inserted.
   int64_t first = 0;                   // Rows first to first + geometry.num_rows() - 1 of the segment.
   RowRange rows;                       // The rows that exist.

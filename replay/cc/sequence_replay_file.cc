@@ -16,7 +16,7 @@ constexpr char kKind[] = "scalable_agents replay";
 }  // namespace
 
 FileSignature SequenceReplay::Signature(const ReplayOptions& options) {
-  FileSignature signature(kKind, options.components);
+  FileSignature signature(kKind, options.components, options.contents);
   for (int64_t bytes : options.state_bytes) signature.Add("s", bytes);
   for (int offset : options.state_offsets) signature.Add("o", offset);
   const SequenceGeometry& geometry = options.geometry;

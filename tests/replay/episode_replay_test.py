@@ -309,6 +309,11 @@ class EpisodeReplayTest(parameterized.TestCase):
       self.assertEqual(other_length.next(position.key, position.next_step, 0).rows.number.shape, [8, 4])
       with self.assertRaisesRegex(ValueError, f'^{path}: .* other settings: want .*, got .*[^:]$'):
         _make(capacity=99).restore(path)
+      other = episode_replay.EpisodeReplay(
+          _SPEC._replace(number=tf.TensorSpec([], tf.uint64)), 4, 100, done=lambda rows: rows.done,
+          observation=lambda rows: [rows.frame, rows.place], frame_stacks=_STACKS)
+      with self.assertRaisesRegex(ValueError, 'other settings'):
+        other.restore(path)
       with self.assertRaisesRegex(ValueError, f'^{path}: the replay that restores it must be empty$'):
         restored.restore(path)
       with open(path, 'r+b') as file:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.learner import frame_stacks
+from scalable_agents.replay import replay_rows
 from scalable_agents.replay import sequence_replay as replay_lib
 from scalable_agents.tests.actor import waiting
 
@@ -306,6 +307,23 @@ class ReplayTest(parameterized.TestCase):
         _make().restore(os.path.join(folder, 'absent'))
     with self.assertRaisesRegex(OSError, '^/dev/full: No space left on device$'):
       replay.save('/dev/full')
+
+  @parameterized.parameters(
+      (_SPEC._replace(frame=tf.TensorSpec([2, 3], tf.uint16)), _STATE),
+      (_SPEC._replace(reward=tf.TensorSpec([1], tf.float32)), _STATE),
+      ({'1': _SPEC.frame, '2': _SPEC.done, '3': _SPEC.number, '4': _SPEC.reward}, _STATE),
+      (_SPEC, {'other': _STATE['state']}))
+  def test_a_file_with_other_names_types_or_shapes_is_refused(self, row, state):
+    path = self.create_tempdir().full_path + '/replay'
+    _make().save(path)
+    other = replay_lib.SequenceReplay(
+        row, state, _GEOMETRY, 1000, done=lambda numbers: 1, frame_stacks=list(_STACKS), priority_exponent=1.)
+    with self.assertRaisesRegex(ValueError, 'other settings'):
+      other.restore(path)
+
+  def test_contents_are_in_the_order_of_the_components(self):
+    self.assertEqual(replay_rows.contents({'states': (_STATE['state'],), 'rows': _SPEC}), (
+        '/rows/frame:int16[2, 3] /rows/done:bool[] /rows/number:int64[] /rows/reward:float32[] /states/0:float32[2]'))
 
   @parameterized.parameters(
       (dict(geometry=replay_lib.Geometry(-1, 6, 3)), 'burn_in, length and period: .* got -1, 6 and 3'),

@@ -180,7 +180,7 @@ class SharingTest(absltest.TestCase):
         (lambda: _make(capacity=101, name='first'), "the replay 'first' has other settings: capacity is 100 there and "
          '101 here$'),
         (lambda: _make(name='first', row=other), "the replay 'first' has other settings: .* and .*int8"),
-        (lambda: _make(name='first', row=renamed), "the replay 'first' has other settings: rows is .* and .*pixels"),
+        (lambda: _make(name='first', row=renamed), "the replay 'first' has other settings: contents is .*pixels"),
         (lambda: _make(name='third'), "there is no replay of the name 'third', but 'first', 'limited', 'lossy'$")):
       with self.assertRaisesRegex(ValueError, f'^{self.address}: {message}'):
         sharing.RemoteReplay(self.address, make)

@@ -16,6 +16,7 @@ constexpr int kReplayedLength = 6;  // Steps of a replayed unroll.
 inline EpisodeReplayOptions TestEpisodeOptions(int64_t capacity) {
   EpisodeReplayOptions options;
   options.components = TestComponents();
+  options.contents = "of this test";
   options.done = kDone;
   options.is_observed = {false, false, true};
   options.unroll_length = kReplayedLength;

@@ -27,13 +27,14 @@ struct Episodes {
   using Replay = EpisodeReplay;
   using Options = EpisodeReplayOptions;
   static constexpr int kUnreadCounts = 1;  // Of an empty replay in a file of version 2, after the first count.
-  static constexpr size_t kFileBytes = 1983;
-  static constexpr uint64_t kFileHash = 16416642329965205929u;
+  static constexpr size_t kFileBytes = 1996;
+  static constexpr uint64_t kFileHash = 5192465339944692958u;
 
   static Options MakeOptions() { return TestEpisodeOptions(100); }
 
   static std::vector<std::function<void(Options*)>> OtherSettings() {
     return {[](Options* options) { options->capacity = 101; },
+            [](Options* options) { options->contents = "of another test"; },
             [](Options* options) { options->components[kFrame].stack = 2; },
             [](Options* options) { options->components.push_back({1, 1, 1}); }};
   }
@@ -56,14 +57,15 @@ struct Sequences {
   using Replay = SequenceReplay;
   using Options = ReplayOptions;
   static constexpr int kUnreadCounts = 2;
-  static constexpr size_t kFileBytes = 6229;
-  static constexpr uint64_t kFileHash = 11743023933371743910u;
+  static constexpr size_t kFileBytes = 6242;
+  static constexpr uint64_t kFileHash = 15319196636896004630u;
 
   // With exponent 1, no power is rounded.
   static Options MakeOptions() { return TestOptions({4, 8, 4, false, 0}, 30, 1); }
 
   static std::vector<std::function<void(Options*)>> OtherSettings() {
     return {[](Options* options) { options->capacity = 31; },
+            [](Options* options) { options->contents = "of another test"; },
             [](Options* options) { options->priority_exponent = 0; },
             [](Options* options) { options->geometry.period = 3; },
             [](Options* options) { options->geometry.cross_episodes = true; },
@@ -141,8 +143,10 @@ class ReplayFileTest : public testing::Test {
   void WriteAsVersion(int version) const {
     const std::string content = Content();
     std::string signature = Signature();
-    const size_t counts = 8 + signature.size() + 8;
-    signature.replace(signature.find(" 3 "), 3, " " + std::to_string(version) + " ");
+    const size_t counts = 8 + signature.size() + 8;  // They come after the header.
+    signature.replace(signature.find(" 4 "), 3, " " + std::to_string(version) + " ");
+    const std::string contents = " " + Kind::MakeOptions().contents;
+    signature.erase(signature.size() - contents.size());
     {
       Writer header(path_);
       header.Text(signature);
@@ -154,7 +158,7 @@ class ReplayFileTest : public testing::Test {
     if (version > 1) writer.Bytes(checksum.data(), 8);
     for (size_t place = counts; place + 8 < content.size(); place += 8) {
       writer.Bytes(content.data() + place, 8);
-      if (place == counts) {
+      if (place == counts && version < 3) {
         for (int i = 0; i < Kind::kUnreadCounts; ++i) writer.Put<int64_t>(0);
       }
     }
@@ -182,7 +186,7 @@ TYPED_TEST(ReplayFileTest, AnEmptyReplayCanBeSaved) {
 }
 
 TYPED_TEST(ReplayFileTest, FilesOfEarlierVersionsAreRead) {
-  for (int version : {1, 2}) {
+  for (int version : {1, 2, 3}) {
     ASSERT_TRUE(this->saved_.Save(this->path_).ok());
     this->WriteAsVersion(version);
     EXPECT_TRUE(this->restored_.Restore(this->path_).ok());

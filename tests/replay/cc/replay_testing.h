@@ -15,6 +15,7 @@ namespace scalable_agents {
 inline ReplayOptions TestOptions(const SequenceGeometry& geometry, int64_t capacity, double priority_exponent = 1) {
   ReplayOptions options;
   options.components = TestComponents();
+  options.contents = "of this test";
   options.done = kDone;
   options.state_bytes = {sizeof(Where), 2};
   options.state_offsets = {0};
