@@ -155,7 +155,6 @@ class DynamicBatchingTest(parameterized.TestCase):
     results = [waiting.start(call, caller) for caller in range(8)]
     sizes = np.concatenate([result() for result in results])
     self.assertLessEqual(sizes.max(), 8)
-    self.assertGreater(sizes.mean(), 1.5)
 
   def test_two_functions_are_independent(self):
     inner = self._batch(lambda x: x + 1)
