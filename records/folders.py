@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 import contextlib
+import errno
 import os
 
 
@@ -33,5 +34,8 @@ def sync(path: str):
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
+  except OSError as error:
+    if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # Some file systems cannot do this, above all for folders.
+      raise
   finally:
     os.close(descriptor)
