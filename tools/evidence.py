@@ -54,8 +54,8 @@ class EvidenceConfig:
   seeds: int = setting(5, 'Number of runs of each line. Studies with small effects have at least 10 to 20.', at_least=5,
                        at_most=1_000)
   parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
-  broken_with: str = setting('', "A flag that is added to every run of an agent's program, such as "
-                             '--off_policy_correction=none, to see that claims about broken agents fail.')
+  broken_with: str = setting('', 'A flag that is added to all runs, such as --off_policy_correction=none, to see that '
+                             'claims about broken agents fail. Not for laser, whose runs have no flags.')
   output: str = setting('results/evidence', 'Folder to write to.')
 
 
@@ -242,6 +242,8 @@ def main():
   chosen = [name.strip() for name in config.papers.split(',')]
   if unknown := [name for name in chosen if name not in PAPERS]:
     raise errors.UserError(f'--papers={config.papers}: unknown: {", ".join(unknown)}: want some of {", ".join(PAPERS)}')
+  if config.broken_with and 'laser' in chosen:
+    raise errors.UserError(f'--broken_with={config.broken_with}: runs of laser have no flags: leave it out of --papers')
   folder, sections, failed, total = files.make_folder(config.output), [], [], 0
   for name in chosen:
     paper = PAPERS[name]

@@ -112,15 +112,17 @@ def draw_samples(variants: Mapping[str, Sequence[Sequence[comparison.Curve]]], m
     best[name] = [comparison.mean_curve(of_seed) for of_seed in zip(*(samples[i] for i in order[:3]), strict=True)]
     styles[name] = drawing.line_style(number)
     scores = scores[order]
-    scores_axes.errorbar(np.arange(1, len(scores) + 1), scores.mean(axis=1), scores.std(axis=1), marker='o',
-                         markersize=3.5, elinewidth=0.8, **styles[name])
+    scores_axes.errorbar(np.arange(1, len(scores) + 1), scores.mean(axis=1),
+                         scores.std(axis=1, ddof=int(scores.shape[1] > 1)), marker='o', markersize=3.5, elinewidth=0.8,
+                         **styles[name])
   comparison.draw_panel(curves_axes, best, 'mean of the best three samples', styles)
   curves_axes.set_ylabel('return / optimal return')
   scores_axes.set_title('at the end, with the standard deviation', loc='left', fontsize=10)
   scores_axes.set_xlabel('hyper-parameter combination, best first')
   scores_axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
   drawing.plain(scores_axes, 'both')
-  drawing.title_and_legend(picture, 'Mean over seeds', [curves_axes])
+  drawing.title_and_legend(
+      picture, 'Mean over seeds, and on the left from the worst seed to the best', [curves_axes])
   drawing.save(picture, file)
 
 

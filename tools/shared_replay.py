@@ -65,7 +65,9 @@ class _Runs:
     self._parallel = parallel
     self._curves = {}
     if os.path.exists(file):
-      with open(file, encoding='utf-8', newline='') as stream:
+      with open(file, 'r+', encoding='utf-8', newline='') as stream:
+        stream.truncate(stream.read().rfind('\n') + 1)  # A row that was cut off, when the disk was full.
+        stream.seek(0)
         for replay, threshold, rate, seed, frames, fingerprint, *curve in csv.reader(stream):
           run = lockstep.Run(replay, float(threshold), float(rate), int(seed), int(frames))
           if fingerprint == lockstep.fingerprint(run):

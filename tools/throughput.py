@@ -244,10 +244,11 @@ def _load(file, stored_settings):
   """Returns the measurements made before, as throughput_table.Measured."""
   if not os.path.exists(file):
     return []
+  measured = throughput_table.read(file)
   with open(file, encoding='utf-8') as stream:
     if json.load(stream).get('settings') != stored_settings:
       raise errors.UserError(f'{file} was made with other settings: choose another --output')
-  return throughput_table.read(file)
+  return measured
 
 
 def _save(file, measured, stored_settings):

@@ -2,8 +2,8 @@
 
 tables/data/rates.csv is the only place with these rates. Its columns:
 
-  family, suite, torso, lstm, learned  the agents that a row is for: `learned` is the number of transitions that are
-                                       learned from per new agent step
+  family, suite, torso, lstm, learned, the agents that a row is for: `learned` is the number of transitions that are
+    learners                           learned from per new agent step
   step_ms                              processor time per agent step of all that a run does, environments included;
                                        measured here, empty if it was not
   environment_ms                       processor time per agent step of the environment alone
@@ -11,7 +11,7 @@ tables/data/rates.csv is the only place with these rates. Its columns:
   measured, reported                   where the numbers come from
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scalable_agents.environments import scores
@@ -23,12 +23,16 @@ from scalable_agents.tables.results import r2d2_published
 
 _FRAMES_PER_STEP = 4  # All four papers.
 _SECONDS_PER_DAY = 86_400
-_PAPERS = (('IMPALA', published.IMPALA.agents), ('PopArt', popart_tables.agents()),
-           ('R2D2', r2d2_published.PAPER.agents), ('LASER', laser_published.PAPER.agents))
-_TABLES = {  # The tables that have the agents of a paper on a suite.
-    ('IMPALA', 'dmlab30'): '3, B.1', ('IMPALA', 'atari57'): '4, C.1', ('PopArt', 'dmlab30'): '1',
-    ('PopArt', 'atari57'): '1', ('R2D2', 'dmlab30'): '1, 3', ('R2D2', 'atari57'): '1, 4', ('LASER', 'dmlab30'): '1',
-    ('LASER', 'atari57'): '1, 2'}
+_AGENTS: Mapping[str, Sequence[published.Agent]] = {
+    'IMPALA': published.IMPALA.agents, 'PopArt': popart_tables.agents(), 'R2D2': r2d2_published.PAPER.agents,
+    'LASER': laser_published.PAPER.agents}
+_LEVEL_SCORES = {
+    'IMPALA': published.IMPALA.level_scores, 'PopArt': {}, 'R2D2': r2d2_published.PAPER.level_scores,
+    'LASER': laser_published.PAPER.level_scores}
+_TABLES = {  # The table that has all agents of a paper on a suite, and that with scores of levels.
+    ('IMPALA', 'dmlab30'): ('3', 'B.1'), ('IMPALA', 'atari57'): ('4', 'C.1'), ('PopArt', 'dmlab30'): ('1', ''),
+    ('PopArt', 'atari57'): ('1', ''), ('R2D2', 'dmlab30'): ('1', '3'), ('R2D2', 'atari57'): ('1', '4'),
+    ('LASER', 'dmlab30'): ('1', ''), ('LASER', 'atari57'): ('1', '2')}
 _COLUMNS = ('paper', 'table', 'agent', 'suite', 'runs', 'frames (billions)', 'core-days here', 'of environments',
             'GPU-days reported')
 
@@ -47,7 +51,7 @@ class Cost(NamedTuple):
   """What an agent of a paper costs: all runs from which its numbers come."""
   paper: str
   agent: published.Agent
-  runs: int    # Levels of experts times samples of hyper-parameters or members of a population times seeds.
+  runs: int    # Levels of experts x samples of hyper-parameters or members of a population x seeds or repetitions.
   frames: int  # Environment frames of all runs.
   rate: Rate
 
@@ -79,15 +83,29 @@ def learned_per_step(agent: published.Agent) -> int:
   return 8 if agent.suite == 'dmlab30' or settings.get('batch_size') == 256 else 5
 
 
+def _repetitions(paper: str, agent: published.Agent) -> int:
+  """Returns how often a paper repeated a whole sweep or population. `Agent.seeds` has the repetitions of R2D2."""
+  if paper in ('PopArt', 'LASER') and agent.suite == 'dmlab30':
+    return 3  # PopArt: "three independent PBT experiments". LASER: section A.3.
+  return 2 if paper == 'LASER' and agent.frames == 50_000_000 else 1  # LASER: figure 1.
+
+
 def costs() -> Iterator[Cost]:
   """Yields the cost of each agent that a paper trains, in the order of the papers' tables."""
   rates = _rates()
-  for paper, agents in _PAPERS:
+  for paper, agents in _AGENTS.items():
     for agent in agents:
       levels = len(scores.SUITES[agent.suite].levels) if agent.experts else 1
-      runs = levels * agent.population * agent.samples * agent.seeds
-      key = agent.family, agent.suite, agent.torso, agent.use_lstm, learned_per_step(agent)
+      runs = levels * agent.population * agent.samples * agent.seeds * _repetitions(paper, agent)
+      key = agent.family, agent.suite, agent.torso, agent.use_lstm, learned_per_step(agent), agent.learners
       yield Cost(paper, agent, runs, runs * agent.frames, rates[key])
+
+
+def _tables(cost: Cost) -> str:
+  """Returns the numbers of the paper's tables that have the agent."""
+  agent = cost.agent
+  summary, of_levels = _TABLES[cost.paper, agent.suite]
+  return f'{summary}, {of_levels}' if agent.name in _LEVEL_SCORES[cost.paper].get(agent.suite, ()) else summary
 
 
 def table() -> layout.Table:
@@ -96,23 +114,24 @@ def table() -> layout.Table:
   sources: dict[str, None] = {}  # In the order of their first use.
   for cost in costs():
     suite = cost.agent.suite
-    made.append((cost.paper, _TABLES[cost.paper, suite], cost.agent.name, suite, layout.Number(cost.runs, 0),
+    made.append((cost.paper, _tables(cost), cost.agent.name, suite, layout.Number(cost.runs, 0),
                  layout.Number(cost.frames / 1e9, 1), layout.Number(cost.core_days, 0),
                  layout.Number(cost.environment_core_days, 0), layout.Number(cost.gpu_days, 1)))
     sources |= dict.fromkeys(source for source in (cost.rate.measured, cost.rate.reported) if source)
   return layout.Table(
       'What the results of the papers cost', _COLUMNS, made,
-      ['A run is one level of experts, one sample of hyper-parameters or member of a population, and one seed.',
+      ['A run is one level of experts, one sample of hyper-parameters or member of a population, and one seed '
+       'or repetition.',
        'Core-days here: the CPU computes the network, too. Of environments: the part that stays on the CPU with a GPU.',
        *sources])
 
 
-def _rates() -> dict[tuple[str, str, str, bool, int], Rate]:
-  """Reads rates.csv: (family, suite, torso, LSTM, transitions learned from per new step) -> Rate."""
+def _rates() -> dict[tuple[str, str, str, bool, int, int], Rate]:
+  """Reads rates.csv: (family, suite, torso, LSTM, transitions learned from per new step, learners) -> Rate."""
   def number(text, factor=1.):
     return float(text) * factor if text else None
 
-  return {(row['family'], row['suite'], row['torso'], row['lstm'] == 'yes', int(row['learned'])):
+  return {(row['family'], row['suite'], row['torso'], row['lstm'] == 'yes', int(row['learned']), int(row['learners'])):
           Rate(number(row['step_ms'], 1e-3), number(row['environment_ms'], 1e-3),
                number(row['reported_frames_per_second']), int(row['gpus'] or 0), row['measured'], row['reported'])
           for row in published.rows('rates.csv')}

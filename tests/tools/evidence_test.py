@@ -101,6 +101,12 @@ class EvidenceTest(parameterized.TestCase):
         self.assertIn(claim.study, paper.studies)
         self.assertLessEqual({claim.first, claim.second}, lines[claim.study])
 
+  def test_runs_of_laser_cannot_be_broken_by_a_flag(self):
+    config = evidence.EvidenceConfig(broken_with='--off_policy_correction=none')
+    with mock.patch.object(evidence.run_flags, 'config_from_flags', return_value=config):
+      with self.assertRaisesRegex(errors.UserError, '^--broken_with=.* runs of laser have no flags: '):
+        evidence.main()
+
   def test_an_unknown_paper_is_refused(self):
     config = evidence.EvidenceConfig(papers='impala,alphago')
     with mock.patch.object(evidence.run_flags, 'config_from_flags', return_value=config):

@@ -46,9 +46,10 @@ class SharedReplayTest(absltest.TestCase):
     self.assertLen(self.trained, 4 * 3 * 3 + 4 * 3)
     self.assertEqual({run.seed for run in self.trained}, {1, 2, 3, 101, 102, 103})
     self.assertTrue(os.path.exists(os.path.join(self._folder, 'sharing.png')))
-    # After an interruption it makes only the runs that are missing.
+    # After an interruption, also while a row was written, it makes only the runs that are missing.
     file = pathlib.Path(self._folder, 'runs.csv')
-    file.write_text(''.join(file.read_text(encoding='utf-8').splitlines(keepends=True)[:-2]), encoding='utf-8')
+    *rows, cut, _ = file.read_text(encoding='utf-8').splitlines(keepends=True)
+    file.write_text(''.join(rows) + cut[:-5], encoding='utf-8')
     self.trained.clear()
     self.assertEqual(self._run(), lines)
     self.assertLen(self.trained, 2)

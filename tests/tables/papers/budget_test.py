@@ -24,13 +24,14 @@ class BudgetTest(parameterized.TestCase):
       ('IMPALA', 'IMPALA, shallow, experts', 'atari57', 57, 57 * 0.2),  # Table C.1: 200 million frames per game.
       ('IMPALA', 'IMPALA, deep, multi-task', 'atari57', 24, 24 * 11.4),  # A population of 24.
       ('IMPALA', 'IMPALA, deep', 'dmlab30', 24, 24 * 10),  # The best of 24 samples.
-      ('PopArt', 'PopArt-IMPALA, DMLab-30', 'dmlab30', 8, 8 * 10),
+      ('PopArt', 'PopArt-IMPALA, DMLab-30', 'dmlab30', 24, 3 * 8 * 10),  # Three populations.
       ('R2D2', 'R2D2', 'atari57', 171, 3 * 57 * 10),  # 3 seeds, 10 billion frames per game.
       ('R2D2', 'R2D2, feed-forward', 'atari57', 57, 57 * 10),
       ('R2D2', 'R2D2+', 'dmlab30', 90, 3 * 30 * 10),
       ('LASER', 'LASER, no sweep, 200M', 'atari57', 57, 57 * 0.2),
-      ('LASER', 'LASER, shared replay, 50M', 'atari57', 9 * 57, 9 * 57 * 0.05),
-      ('LASER', 'LASER, shared replay', 'dmlab30', 10, 100))
+      ('LASER', 'LASER, shared replay, 50M', 'atari57', 2 * 9 * 57, 2 * 9 * 57 * 0.05),  # Figure 1.
+      ('LASER', 'LASER, shared replay, 200M', 'atari57', 9 * 57, 9 * 57 * 0.2),
+      ('LASER', 'LASER, shared replay', 'dmlab30', 30, 300))  # Section A.3: three times.
   def test_frames(self, paper, agent, suite, runs, billions):
     cost = self._cost(paper, agent, suite)
     self.assertEqual(cost.runs, runs)
@@ -45,20 +46,31 @@ class BudgetTest(parameterized.TestCase):
     self.assertIsNone(cost.gpu_days)
     # 30,000 frames per second with one GPU, section 5.3.1: 10 billion frames take 92.6 hours.
     self.assertAlmostEqual(self._cost('IMPALA', 'IMPALA, deep, PBT', 'dmlab30').gpu_days, 24 * 92.5926 / 24, places=3)
+    # 210,000 frames per second with eight, section 5.3.1.
+    self.assertAlmostEqual(self._cost('IMPALA', 'IMPALA, deep, PBT, 8 learners', 'dmlab30').gpu_days,
+                           24 * 10e9 / 210_000 * 8 / 86_400)
     # 256 actors at 260 frames per second.
     self.assertAlmostEqual(self._cost('R2D2', 'R2D2', 'atari57').gpu_days, 171e10 / (256 * 260) / 86_400)
 
   def test_every_number_has_a_source_and_every_rate_a_use(self):
     used = {(cost.agent.family, cost.agent.suite, cost.agent.torso, 'yes' if cost.agent.use_lstm else 'no',
-             str(budget.learned_per_step(cost.agent))) for cost in budget.costs()}
+             str(budget.learned_per_step(cost.agent)), str(cost.agent.learners)) for cost in budget.costs()}
     lines = list(published.rows('rates.csv'))
-    self.assertCountEqual(used, [tuple(row[name] for name in ('family', 'suite', 'torso', 'lstm', 'learned'))
-                                 for row in lines])
+    names = 'family', 'suite', 'torso', 'lstm', 'learned', 'learners'
+    self.assertCountEqual(used, [tuple(row[name] for name in names) for row in lines])
     for row in lines:
       self.assertEqual(bool(row['step_ms'] or row['environment_ms']), bool(row['measured']), row)
       self.assertEqual(bool(row['reported_frames_per_second']), bool(row['reported']), row)
       if row['step_ms']:
         self.assertLess(float(row['environment_ms']), float(row['step_ms']))
+
+  def test_tables_that_have_the_agent(self):
+    tables = {(row[0], row[2], row[3]): row[1] for row in budget.table().rows}
+    self.assertEqual(tables['IMPALA', 'IMPALA, deep, PBT', 'dmlab30'], '3, B.1')
+    self.assertEqual(tables['IMPALA', 'IMPALA, shallow', 'dmlab30'], '3')
+    self.assertEqual(tables['IMPALA', 'A3C, deep, experts', 'atari57'], '4')
+    self.assertEqual(tables['R2D2', 'R2D2, feed-forward', 'atari57'], '1')
+    self.assertEqual(tables['LASER', 'LASER, own replays, 50M', 'atari57'], '1')
 
   def test_transitions_that_laser_learns_from_per_new_step(self):
     for agent, preset in ((laser_published.AGENTS[laser_published.SHARED_50M], 'laser_atari57'),
