@@ -15,16 +15,25 @@ from scalable_agents.tables.figures import suites
 from scalable_agents.tables.papers import r2d2_variants
 from scalable_agents.tables.results import published
 from scalable_agents.tables.results import r2d2_published
+from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
 
 _FIGURES = {'atari57': 'figures 2 and 9', 'dmlab30': 'figure 3'}  # By suite.
 
 
 def by_agent(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
-  """Groups runs by variant of R2D2, and by the network of IMPALA. Runs of IMPALA on several levels are left out."""
+  """Groups runs by variant of R2D2, and by the network of IMPALA and settings that differ between runs of a level.
+
+  Runs of IMPALA on several levels are left out.
+  """
   of_r2d2 = [run for run in runs if run.agent == runs_lib.R2D2]
   others = [run for run in runs if run.agent != runs_lib.R2D2 and runs_lib.is_expert(run)]
-  return r2d2_variants.by_variant(of_r2d2) | runs_lib.grouped(others, _name_of_impala)
+  places = [(_name_of_impala(run), run.flags['level_name']) for run in others]
+  differing = results.differing(places, [results.settings_of(run, expert=True) for run in others], ())
+  groups = r2d2_variants.by_variant(of_r2d2)
+  for run, (name, _), settings in zip(others, places, differing, strict=True):
+    groups.setdefault(', '.join([name, *settings]), []).append(run)
+  return groups
 
 
 def _name_of_impala(run: runs_lib.Run) -> str:

@@ -25,8 +25,8 @@ _NOTES = (
     'The returns are those of training, with its exploration: the mean of the last 100 episodes up to a number of '
     'frames, and of the seeds.',
     "Human-normalised: 0 % is a random policy, 100 % a human. It is that of the line's last return.",
-    'IQM: interquartile mean of the human-normalised scores of all levels and seeds, in %, with a 95 % interval from a '
-    'bootstrap over the seeds (Agarwal et al. 2021).',
+    'IQM: interquartile mean of the human-normalised scores of all levels, in %, with a 95 % interval from a bootstrap '
+    'over the seeds (Agarwal et al. 2021). Each level has as many seeds as the level with the fewest.',
     "The paper's scores are those of evaluations after its number of frames.")
 
 
@@ -47,6 +47,8 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
   """
   read = {run.logdir: training_returns.read(run) for run in runs}
   longest = max(episodes.frames for episodes in read.values())
+  if not longest:
+    raise errors.UserError('the runs have no training episodes yet')
   if longest < every:
     raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
   marks = range(every, longest + 1, every)
@@ -63,7 +65,8 @@ def _by_name(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   """Groups runs by agent and settings. Settings are part of a name if an agent has runs with several values of them."""
   named = {}
   for agent, of_agent in runs_lib.grouped(runs, lambda run: run.agent).items():
-    settings = [results.settings_of(run, expert=True) for run in of_agent]
+    settings = [results.settings_of(run, expert=True) | {
+        'total_environment_frames': run.flags['total_environment_frames']} for run in of_agent]
     for run, different in zip(of_agent, results.differing([agent] * len(of_agent), settings, ()), strict=True):
       named.setdefault(', '.join([runs_lib.NAMES[agent], *different]), []).append(run)
   return named

@@ -77,6 +77,14 @@ class R2d2SuitesTest(run_directories.TestCase):
     self.assertEqual([label.partition(', 2 levels:')[0] for label in papers],
                      ['R2D2', 'R2D2+', 'IMPALA, deep (re-run)', 'IMPALA, deep (original)'])
 
+  def test_runs_of_impala_with_other_settings_are_apart(self):
+    for level in ('pong', 'breakout'):
+      for name, settings in (('vtrace', {}), ('none', {'off_policy_correction': 'none'})):
+        self._impala(f'{name}_{level}', level, (0., 0.5), torso='shallow', **settings)
+    self.assertEqual({name: len(runs) for name, runs in r2d2_suites.by_agent(self.read()).items()}, {
+        'IMPALA, shallow (original), off_policy_correction=vtrace': 2,
+        'IMPALA, shallow (original), off_policy_correction=none': 2})
+
   def test_bars_are_means_over_seeds_with_the_papers_scores(self):
     self._make('a', 'rooms_watermaze', (0., 0.5))
     self._make('b', 'rooms_watermaze', (0., 0.7), seed=2)

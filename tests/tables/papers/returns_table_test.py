@@ -17,7 +17,7 @@ class ReturnsTableTest(run_directories.TestCase):
   def _run(self, name, returns, level='pong', frames=1_000, seed=1, **settings):
     """Makes a run whose episodes end at equal distances."""
     run_directories.laser(self.folder, name, returns, level_name=level, frames=frames, seed=seed,
-                          total_environment_frames=frames, **_IMPALA | settings)
+                          **_IMPALA | {'total_environment_frames': 1_500} | settings)
 
   def _rows(self, every=500):
     """Returns the rows: column -> text, without spaces at the ends."""
@@ -46,6 +46,11 @@ class ReturnsTableTest(run_directories.TestCase):
     with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1500, the frames of '):
       self._rows(every=2_000)
 
+  def test_without_episodes_there_is_no_table(self):
+    self._run('begun', [], frames=0)
+    with self.assertRaisesRegex(errors.UserError, '^the runs have no training episodes yet$'):
+      self._rows()
+
   def test_the_interquartile_mean_over_levels(self):
     games = {'pong': (-20.7, 14.6), 'breakout': (1.7, 30.5)}  # Returns of a random policy and a human, table C.1.
     shares = {'pong': (0.1, 0.2, 0.3, 0.4), 'breakout': (0.15, 0.5, 2., 9.)}
@@ -64,6 +69,13 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertEqual([(row['agent'], row['human-normalised (%)'], row['paper']) for row in self._rows()][::2],
                      [('IMPALA, learning_rate=0.0006', '61', '20.4 (IMPALA, shallow, experts, 200M)'),
                       ('LASER', '–', '–')])
+
+  def test_runs_of_other_lengths_are_apart(self):
+    """The learning rate decays over the frames of a run."""
+    for frames in (1_500, 3_000):
+      self._run(f'{frames}', [1.], total_environment_frames=frames)
+    self.assertEqual([(row['agent'], row['seeds']) for row in self._rows()], [
+        ('IMPALA, total_environment_frames=1_500', '1'), ('IMPALA, total_environment_frames=3_000', '1')])
 
 
 if __name__ == '__main__':
