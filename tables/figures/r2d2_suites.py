@@ -22,16 +22,18 @@ _FIGURES = {'atari57': 'figures 2 and 9', 'dmlab30': 'figure 3'}  # By suite.
 
 
 def by_agent(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
-  """Groups runs by variant of R2D2, and by the network of IMPALA and settings that differ between runs of a level.
+  """Groups runs by variant of R2D2, and by the network of IMPALA and settings that differ between runs of a suite.
 
   Runs of IMPALA on several levels are left out.
   """
   of_r2d2 = [run for run in runs if run.agent == runs_lib.R2D2]
   others = [run for run in runs if run.agent != runs_lib.R2D2 and runs_lib.is_expert(run)]
-  places = [(_name_of_impala(run), run.flags['level_name']) for run in others]
-  differing = results.differing(places, [results.settings_of(run, expert=True) for run in others], ())
+  names = [_name_of_impala(run) for run in others]
+  suites_of = [suite.name if (suite := runs_lib.suite_of(run)) else '' for run in others]
+  differing = results.differing(
+      list(zip(names, suites_of, strict=True)), [results.settings_of(run, expert=True) for run in others], ())
   groups = r2d2_variants.by_variant(of_r2d2)
-  for run, (name, _), settings in zip(others, places, differing, strict=True):
+  for run, name, settings in zip(others, names, differing, strict=True):
     groups.setdefault(', '.join([name, *settings]), []).append(run)
   return groups
 

@@ -135,7 +135,6 @@ class JobTest(replay_testing.TestCase):
 
   def test_saves_at_its_end_and_goes_on_with_what_it_has_saved(self):
     lives = {stream_id: replay_testing.Life(stream_id, 5 + stream_id) for stream_id in (1, 2)}
-    own = replay_testing.own_replay()
     first, steps = 0, 0
     for number in (signal.SIGINT, signal.SIGTERM):
       with self._job() as job:
@@ -154,7 +153,7 @@ class JobTest(replay_testing.TestCase):
       self.assertEqual(lines[-1], 'stopped; the same command continues')
       self.assertEqual(f'restored from {self.folder}' in lines[0], first > 0)
       first += 10
-    own.restore(run_directory.path(self.folder, 'replay'))
+    own = replay_testing.restored(run_directory.path(self.folder, 'replay'))
     self.assertEqual(own.size(), steps)
     self._check_damage_is_refused()
 

@@ -120,6 +120,15 @@ def own_replay() -> episode_replay.EpisodeReplay:
       SPEC, LENGTH, CAPACITY, done=lambda rows: rows.done, observation=_observation, frame_stacks=STACKS)
 
 
+def restored(path: str) -> episode_replay.EpisodeReplay:
+  """Makes a replay in this process with what a replay job saved. The rows of a job have no names."""
+  replay = episode_replay.EpisodeReplay(
+      list(SPEC), LENGTH, CAPACITY, done=lambda rows: rows[1], observation=lambda rows: (rows[0], rows[2]),
+      frame_stacks=list(STACKS))
+  replay.restore(path)
+  return replay
+
+
 def _observation(rows):
   return rows.frame, rows.record
 

@@ -61,8 +61,7 @@ class FaultsTest(replay_testing.TestCase):
       self.wait_until_said(agent, f'no replay at localhost:{self.port} for .* s: .+')
       self.assertEqual(agent.replay.waits_for, 'replay')
     shutil.copy(contents, kept)
-    own, inserted = replay_testing.own_replay(), [agent.inserted for agent in agents]
-    own.restore(kept)
+    own, inserted = replay_testing.restored(kept), [agent.inserted for agent in agents]
     with self._job() as job:
       for agent, before in zip(agents, inserted):
         self.wait_until_said(agent, f'the replay at localhost:{self.port} answers again')
