@@ -11,13 +11,13 @@ from scalable_agents.tables.papers import layout
 from scalable_agents.tables.results import runs as runs_lib
 
 
-def read_runs(text: str, evaluated: bool, agents: Sequence[str] = ('impala',)) -> list[runs_lib.Run]:
+def read_runs(text: str, evaluated: bool, agents: Sequence[str] | None = ('impala',)) -> list[runs_lib.Run]:
   """Reads run directories. Other paths that a pattern matches are skipped and named.
 
   Args:
     text: the value of --runs: paths or patterns with *, separated by commas.
     evaluated: whether the runs must have been evaluated.
-    agents: names of agents, as in config.json, whose runs are wanted.
+    agents: names of agents, as in config.json, whose runs are wanted. See runs.read.
   Raises:
     errors.UserError: some run directories cannot be read, or none of those that patterns match is wanted. The error is
       about the last one. The others are printed.

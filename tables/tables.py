@@ -61,7 +61,7 @@ _Runs = Sequence[runs_lib.Run]
 class _Paper(NamedTuple):
   """What the program makes for a paper."""
   tables: Sequence[str]                               # Numbers of the tables.
-  agents: Callable[[str], Sequence[str]]              # Number -> agents, see runs.read.
+  agents: Callable[[str], Sequence[str] | None]       # Number -> agents, see runs.read.
   evaluated: Callable[[str], bool]                    # Number -> whether the runs must be evaluated.
   table: Callable[[str, _Runs], layout.Table]
   pictures: Callable[[str, _Runs], Mapping[str, Any]]  # Name -> picture, None if the runs do not have the data.
@@ -69,7 +69,9 @@ class _Paper(NamedTuple):
   prefix: str = ''                                    # Of the tables' files.
 
 
-def _impala_agents(number: str) -> Sequence[str]:
+def _impala_agents(number: str) -> Sequence[str] | None:
+  if not number:
+    return None
   if number in paper_tables.TABLES:
     return ('impala', runs_lib.A3C)
   return ('impala',) if number == off_policy_table.NUMBER else ()

@@ -39,13 +39,11 @@ def samples(runs: Sequence[runs_lib.Run]) -> list[Sample]:
   """Returns the samples of the runs, ordered by level and line, and then best first.
 
   Args:
-    runs: the runs of one or several sweeps. Runs of agents that do not have the swept settings, such as R2D2, are left
-      out.
+    runs: the runs of one or several sweeps. They have the swept settings; see runs.read.
   Raises:
     run_directory.RunDirectoryError: a metrics.jsonl is damaged.
   """
   by_setting = {}
-  runs = [run for run in runs if sweeps.IMPALA.ranges.keys() <= run.flags.keys()]
   for run, line in zip(runs, _lines(runs), strict=True):
     by_setting.setdefault((line, results.setting(run, expert=False)), []).append(run)
   found = []

@@ -20,13 +20,13 @@ from scalable_agents.tables.results import published
 # Settings that all runs have, and one that runs of agents without an off-policy correction do not have.
 _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int}
 _OFF_POLICY_FLAGS = {'off_policy_correction': str}
+_SWEPT_FLAGS = {'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float}  # In IMPALA's sweep.
 # Further settings that the tables read. They may be missing or null, which means the default.
 _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses': str, 'job_name': str, 'task': int,
-                'sweep_index': int, 'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float,
-                'learning_rate_decay': bool, 'burn_in': int, 'action_values': str, 'replay_share': float,
-                'replay_capacity': int, 'clip_rho_threshold': float, 'trust_region_threshold': float,
-                'relevance': str, 'replay_sampling': str, 'importance_exponent': float, 'learn_online': bool,
-                'shared_replay': str, 'num_actors': int}
+                'sweep_index': int, **_SWEPT_FLAGS, 'learning_rate_decay': bool, 'burn_in': int, 'action_values': str,
+                'replay_share': float, 'replay_capacity': int, 'clip_rho_threshold': float,
+                'trust_region_threshold': float, 'relevance': str, 'replay_sampling': str, 'importance_exponent': float,
+                'learn_online': bool, 'shared_replay': str, 'num_actors': int}
 R2D2, LASER, A3C, A2C = 'r2d2', 'laser', 'a3c', 'a2c'  # The agents' names in config.json.
 NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA', R2D2: 'R2D2', LASER: 'LASER', A3C: 'A3C',
          A2C: 'batched A2C'}
@@ -92,7 +92,7 @@ class Unwanted(run_directory.RunDirectoryError):
   """A path is not that of a run of the agents that are wanted, or the run is not evaluated."""
 
 
-def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] = ('impala',),
+def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] | None = ('impala',),
          skip: Callable[[str], None] | None = None) -> tuple[list[Run], list[str]]:
   """Reads the run directories that match.
 
@@ -102,7 +102,7 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] = ('imp
       others are skipped if a pattern matches them.
     evaluated: whether to read evaluation.json, which must then exist.
     agents: names of agents, as in config.json, whose runs are wanted. Empty: of all agents with IMPALA's settings, and
-      of A3C and A2C.
+      of A3C and A2C. None: of all agents.
     skip: called with a one-line message for each path that a pattern matches and that is `Unwanted`. None: these count
       like other inputs that are not runs.
   Returns:
@@ -198,16 +198,18 @@ def thinned(rows: Sequence[Any]) -> list[Any]:
   return [*rows[:-1:len(rows) // _POINTS + 1], *rows[-1:]]
 
 
-def _read(logdir: str, evaluated: bool, agents: Sequence[str]) -> Run:
+def _read(logdir: str, evaluated: bool, agents: Sequence[str] | None) -> Run:
   if not os.path.lexists(run_directory.path(logdir, run_directory.CONFIG)):  # It may also be a file, such as a log.
     raise Unwanted(run_directory.no_run(logdir))
   config = run_directory.read_config(logdir)
-  wanted = f'want runs of {" or ".join(NAMES[name] for name in agents) or "agents with the settings of IMPALA"}'
+  wanted = f'want runs of {" or ".join(NAMES[name] for name in agents or ()) or "agents with the settings of IMPALA"}'
   flags = config['flags']
   agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
   if agents and agent not in (None, *agents):
     raise Unwanted(f'{logdir}: a run of another agent, {settings.shown(agent)}: {wanted}')
   required = _FLAGS if agent in _WITHOUT_CORRECTION else _FLAGS | _OFF_POLICY_FLAGS
+  if agents is not None and not agents:
+    required = required | _SWEPT_FLAGS
   missing = [name for name in required if name not in flags]
   if missing:
     raise Unwanted(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no {missing[0]}: {wanted}')
@@ -220,7 +222,7 @@ def _check_types(flags: dict[str, Any], required: dict[str, type], file: str):
   """Raises RunDirectoryError if a flag that the tables read has the wrong type, or --level_name names no levels."""
   for name, kind in (required | _OTHER_FLAGS).items():
     value = flags.get(name)
-    is_missing = value is None and name in _OTHER_FLAGS
+    is_missing = value is None and name not in required
     if not is_missing and not json_text.is_a(value, kind):
       raise run_directory.RunDirectoryError(f'{file}: --{name}={settings.shown(value)}: want {json_text.wanted(kind)}: '
                                             'put the file back, or leave the run out')

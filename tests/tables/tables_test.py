@@ -154,6 +154,24 @@ class TablesTest(parameterized.TestCase):
     self.assertCountEqual(written, ['sweep.md', 'sweep.csv', 'stability.png', 'best_three_curves.png'])
     self.assertRegex(screen, r'deep, agent=toy, vtrace +\| 1 .* 7.00 ')
 
+  def test_regression_a_sweep_has_no_runs_without_its_settings(self):
+    run_directories.single_game(self.runs, 'a', curves={'pong': [1.]})
+    run_directories.r2d2(self.runs, 'b', curves={'pong': [2.]}, learning_rate=1e-4)
+    run_directories.single_game(self.runs, 'c', curves={'pong': [3.]}, agent='toy', entropy_cost=None)
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+      self._run('impala', 'sweep', f'{self.runs}/*')
+    message = ': a run of another agent, its config.json has no entropy_cost: want runs of agents with the settings of '
+    self.assertEqual(stderr.getvalue(), ''.join(f'skipped: {self.runs}/{name}{message}IMPALA\n' for name in 'bc'))
+    self.assertLen(_rows(os.path.join(self.output, 'sweep.csv')), 1)
+    with self.assertRaisesRegex(errors.UserError, f'/b{message}IMPALA$'):
+      self._run('impala', 'sweep', f'{self.runs}/b')
+
+  def test_figures_without_a_table_take_runs_of_any_agents(self):
+    for level in ('pong', 'breakout'):
+      run_directories.r2d2(self.runs, level, level_name=level, curves={level: [1., 2.]})
+    _, written = self._run('impala', runs=f'{self.runs}/*', figures=True)
+    self.assertCountEqual(written, ['impala_atari57.png', 'impala_atari57_bars.png'])
+
   def test_table_2_of_a_small_task_and_its_figures(self):
     for correction in ('vtrace', 'none'):
       for share in (0., 0.5):

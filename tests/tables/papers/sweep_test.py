@@ -52,11 +52,6 @@ class SweepTest(run_directories.TestCase):
         'deep, A3C', 'deep, IMPALA, vtrace', 'deep, batched A2C, batching=dynamic_batching',
         'deep, batched A2C, batching=sync_step'])
 
-  def test_agents_without_the_swept_settings_are_left_out(self):
-    self._pong(0, 1.0)
-    run_directories.r2d2(self.folder, 'r2d2', level_name='pong', curves={'pong': [-21., 2.]})
-    self.assertEqual([sample.line for sample in self._samples()], ['deep, vtrace'])
-
   def test_methods_have_rows_of_their_own(self):
     self._pong(0, 1.0)
     self._pong(0, 3.0, off_policy_correction='none')
