@@ -89,12 +89,12 @@ def read(patterns: str, metric: str) -> list[Run]:
 
 def _read_run(logdir, metric):
   stored, rows = run_directory.read_config(logdir), run_rows.read_metrics(logdir)
-  points = [(row['environment_frames'], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]
   if not rows:
     raise errors.UserError(f'{logdir}: has no metrics yet')
+  points = [(row['environment_frames'], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]
   if not points:
-    known = sorted({name for row in rows[-1:] for name, value in row.items() if isinstance(value, int | float)})
-    raise errors.UserError(f'{logdir}: no metric {metric!r}' + (f': want one of {", ".join(known)}' if known else ''))
+    known = sorted(name for name, value in rows[-1].items() if isinstance(value, int | float))
+    raise errors.UserError(f'{logdir}: no metric {metric!r}: want one of {", ".join(known)}')
   frames, values = np.array(points, np.float64).T
   return Run(logdir, {'agent': stored.get('agent', '')} | stored['flags'], frames, values)
 

@@ -48,7 +48,7 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
   read = {run.logdir: training_returns.read(run) for run in runs}
   longest = max(episodes.frames for episodes in read.values())
   if not longest:
-    raise errors.UserError('the runs have no training episodes yet')
+    raise errors.UserError(f'{runs[0].logdir}: has no metrics yet')
   if longest < every:
     raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
   marks = range(every, longest + 1, every)

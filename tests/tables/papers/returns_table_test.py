@@ -46,9 +46,9 @@ class ReturnsTableTest(run_directories.TestCase):
     with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1500, the frames of '):
       self._rows(every=2_000)
 
-  def test_without_episodes_there_is_no_table(self):
-    self._run('begun', [], frames=0)
-    with self.assertRaisesRegex(errors.UserError, '^the runs have no training episodes yet$'):
+  def test_a_run_without_metrics_is_named(self):
+    self._run('begun', None)
+    with self.assertRaisesRegex(errors.UserError, '/begun: has no metrics yet$'):
       self._rows()
 
   def test_the_interquartile_mean_over_levels(self):
@@ -61,6 +61,16 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertEqual((row['level'], row['seeds']), ('IQM of 2 levels', '4'))
     # The middle half of 10, 15, 20, 30, 40, 50, 200 and 900 %.
     self.assertRegex(row['1K'], r'^35 \(\d+ to \d+\)$')
+
+  def test_the_interquartile_mean_has_as_many_seeds_of_each_level(self):
+    for game, returns in (('pong', (-21., 0., 21.)), ('breakout', (1.,))):
+      for seed, value in enumerate(returns):
+        self._run(f'{game}_{seed}', [value] * 10, level=game, seed=seed)
+    *_, row = self._rows()
+    middle = np.mean([(-21. + 20.7) / (14.6 + 20.7), (1. - 1.7) / (30.5 - 1.7)])  # Of the first seeds. Table C.1.
+    self.assertEqual((row['seeds'], row['1K']), ('1', f'{100 * middle:.0f}'))
+    notes = ' '.join(returns_table.table(self.read(), 500).notes)
+    self.assertIn('Each level has as many seeds as the level with the fewest.', notes)
 
   def test_settings_that_differ_are_in_the_name(self):
     self._run('a', [1.])
