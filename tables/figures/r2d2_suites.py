@@ -30,12 +30,9 @@ def by_agent(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   others = [run for run in runs if run.agent != runs_lib.R2D2 and runs_lib.is_expert(run)]
   names = [_name_of_impala(run) for run in others]
   suites_of = [suite.name if (suite := runs_lib.suite_of(run)) else '' for run in others]
-  differing = results.differing(
-      list(zip(names, suites_of, strict=True)), [results.settings_of(run, expert=True) for run in others], ())
-  groups = r2d2_variants.by_variant(of_r2d2)
-  for run, name, settings in zip(others, names, differing, strict=True):
-    groups.setdefault(', '.join([name, *settings]), []).append(run)
-  return groups
+  return r2d2_variants.by_variant(of_r2d2) | results.named(
+      others, names, list(zip(names, suites_of, strict=True)),
+      [results.settings_of(run, expert=True) for run in others])
 
 
 def _name_of_impala(run: runs_lib.Run) -> str:

@@ -68,11 +68,8 @@ def by_strategy(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
 
 
 def _grouped(runs, names, apart) -> dict[str, list[runs_lib.Run]]:
-  differing = results.differing([run.flags['level_name'] for run in runs], [_unnamed(run) for run in runs], apart)
-  groups = {}
-  for run, name, others in zip(runs, names, differing, strict=True):
-    groups.setdefault(', '.join([name, *others]), []).append(run)
-  return groups
+  return results.named(
+      runs, names, [run.flags['level_name'] for run in runs], [_unnamed(run) for run in runs], apart)
 
 
 def _unnamed(run: runs_lib.Run) -> dict[str, Any]:

@@ -63,13 +63,13 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
 
 def _by_name(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   """Groups runs by agent and settings. Settings are part of a name if an agent has runs with several values of them."""
-  named = {}
+  groups = {}
   for agent, of_agent in runs_lib.grouped(runs, lambda run: run.agent).items():
     settings = [results.settings_of(run, expert=True) | {
         'total_environment_frames': run.flags['total_environment_frames']} for run in of_agent]
-    for run, different in zip(of_agent, results.differing([agent] * len(of_agent), settings, ()), strict=True):
-      named.setdefault(', '.join([runs_lib.NAMES[agent], *different]), []).append(run)
-  return named
+    groups |= results.named(
+        of_agent, [runs_lib.NAMES[agent]] * len(of_agent), [agent] * len(of_agent), settings)
+  return groups
 
 
 def _line(runs: Sequence[runs_lib.Run], read: Mapping[str, training_returns.Returns], marks: Sequence[int]) -> _Line:

@@ -241,6 +241,21 @@ def differing(levels: Sequence[Hashable], of_runs: Sequence[dict[str, Any]], apa
            if len(values[level, name]) > 1 and name not in apart] for level, those in zip(levels, of_runs, strict=True)]
 
 
+def named(runs: Sequence[runs_lib.Run], names: Sequence[str], levels: Sequence[Hashable],
+          of_runs: Sequence[dict[str, Any]], apart: Container[str] = ()) -> dict[str, list[runs_lib.Run]]:
+  """Groups runs by their names, to which the settings are added in which they differ from other runs of their level.
+
+  Args:
+    runs: the runs.
+    names: the name of each run.
+    levels, of_runs, apart: as in `differing`.
+  """
+  groups = {}
+  for run, name, settings in zip(runs, names, differing(levels, of_runs, apart), strict=True):
+    groups.setdefault(', '.join([name, *settings]), []).append(run)
+  return groups
+
+
 def short(frames: int) -> str:
   """Returns a short form of a number of frames, such as 200M or 11.4B. It is rounded down."""
   for unit, letter in _UNITS:
