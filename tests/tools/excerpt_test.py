@@ -1,0 +1,75 @@
+"""Tests of tools/excerpt.py with a run directory that is made here."""
+
+import json
+import os
+
+from absl.testing import absltest
+
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
+from scalable_agents.tables.results import runs
+from scalable_agents.tools import excerpt
+
+_FLAGS = {'level_name': 'breakout', 'torso': 'shallow', 'use_lstm': False, 'seed': 1, 'total_environment_frames': 1_000,
+          'off_policy_correction': 'vtrace', 'learning_rate': 0.5, 'entropy_cost': 0.25, 'rmsprop_epsilon': 0.125}
+
+
+class ExcerptTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.run_folder = self.create_tempdir('original').full_path
+    config = {'agent': 'impala', 'flags': _FLAGS | {'logdir': self.run_folder, 'clip_rho_threshold': 'inf'},
+              'command_line': ['/home/me/bin/python', '-m', 'x', '--seed=1', f'--logdir={self.run_folder}']}
+    self._write('config.json', json.dumps(config))
+    self._write('evaluation.json', json.dumps({
+        'levels': {'breakout': {'mean': 2.5, 'episode_returns': [2, 3]}},
+        'protocol': {'environment_frames': 1_000, 'num_episodes': 2, 'actions': 'sampled', 'rewards': 'raw'}}))
+    self._write('metrics.jsonl', ''.join(
+        json.dumps({'environment_frames': frames, 'wall_seconds': 1., 'episode_return': frames / 2}) + '\n'
+        for frames in range(1, 1_001)))
+    self._write('learning_curve.png', 'a picture')
+    self._write('tensorflow.log', self.run_folder)
+    os.makedirs(os.path.join(self.run_folder, 'checkpoints'))
+
+  def _write(self, name, text):
+    with open(os.path.join(self.run_folder, name), 'w', encoding='utf-8') as file:
+      file.write(text)
+
+  def test_the_copy_is_a_run_that_the_tables_read(self):
+    output = self.create_tempdir('copies').full_path + '/new/copy'
+    excerpt.write(self.run_folder, output)
+    self.assertCountEqual(os.listdir(output),
+                          ['config.json', 'evaluation.json', 'metrics.jsonl', 'learning_curve.png'])
+    (original, copy), faults = runs.read([self.run_folder, output], evaluated=True)
+    self.assertEmpty(faults)
+    self.assertEqual(copy.evaluation, original.evaluation)
+    self.assertEqual(copy.flags, original.flags | {'logdir': output})
+    frames = [row['environment_frames'] for row in run_rows.read_metrics(output)]
+    self.assertEqual((frames[0], frames[-1]), (1, 1_000))
+    self.assertBetween(len(frames), 150, 201)
+    self.assertLess(max(after - before for before, after in zip(frames, frames[1:], strict=False)), 10)
+
+  def test_no_path_of_the_original_remains(self):
+    self.addCleanup(os.chdir, os.getcwd())
+    os.chdir(self.create_tempdir('here').full_path)
+    excerpt.write(self.run_folder, 'copy')
+    with open('copy/config.json', encoding='utf-8') as file:
+      text = file.read()
+    self.assertNotIn(self.run_folder, text)
+    self.assertNotIn('/home/me', text)
+    self.assertEqual(json.loads(text)['command_line'], ['python', '-m', 'x', '--seed=1'])
+
+  def test_it_does_not_write_over_the_run_nor_copy_another_folder(self):
+    with self.assertRaisesRegex(errors.UserError, 'this is the run directory itself'):
+      excerpt.write(self.run_folder, self.run_folder)
+    self.assertLen(run_rows.read_metrics(self.run_folder), 1_000)
+    empty = self.create_tempdir('empty').full_path
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'no run has been started there'):
+      excerpt.write(empty, empty + '/copy')
+    self.assertEmpty(os.listdir(empty))
+
+
+if __name__ == '__main__':
+  absltest.main()
