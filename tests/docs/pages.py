@@ -7,6 +7,7 @@ has a comment in the line above it, which says why: <!-- not run: needs a GPU --
 """
 
 import functools
+import itertools
 import os
 import re
 import subprocess
@@ -25,7 +26,8 @@ _BLOCK = re.compile(r'^(?:<!-- not run: (.+) -->\n)?( *)```(\S*).*\n((?:.*\n)*?)
 _SPAN = re.compile(r'`([^`]+)`')
 _FUNCTIONS = '\n'.join([
     'set -eu',
-    '''note() { printf '%s\\0' "${BASH_LINENO[1]}" "$@" $'\\n' >> "$NOTES"; }''',
+    # A single write, also by the programs of a pipe, which run at the same time.
+    '''note() { printf '%s\\0' "${BASH_LINENO[1]}" $# "$@" >> "$NOTES"; }''',
     '''cut() { /usr/bin/cut "$@" | /usr/bin/sed -n '1p; $p'; }''',
     'seq() { echo "$1 $2"; }',
     'tail() { /usr/bin/tail "$@"; }',
@@ -116,5 +118,5 @@ def calls_of(shell: list[Block]) -> list[Call]:
     if done.returncode or done.stderr:
       raise ValueError(f'exit code {done.returncode}: {done.stderr}')
     with open(notes, encoding='utf-8') as file:
-      noted = file.read().replace(f'{folder}/', '').split('\0\n\0')[:-1]
-  return [Call(int(line), tuple(words)) for line, *words in (note.split('\0') for note in noted)]
+      noted = iter(file.read().replace(f'{folder}/', '').split('\0')[:-1])
+  return [Call(int(line), tuple(itertools.islice(noted, int(next(noted))))) for line in noted]
