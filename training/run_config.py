@@ -76,9 +76,9 @@ class RunConfig:
   evaluation_interval: int = setting(
       0, 'Environment frames of training between two evaluations. 0: no evaluations during training. At the first '
       'checkpoint after each interval, and at the end, a process of the lowest priority plays the checkpoint as '
-      '--mode=test does, and evaluations.jsonl gets the results. If an evaluation takes longer than the interval, the '
-      'evaluations between are left out. While it plays, the process needs memory of its own: a TensorFlow, the '
-      "checkpoint without a replay, the agent, and up to four of the run's environments.", at_least=0,
+      '--mode=test does, and evaluations.jsonl gets the results. If an evaluation takes longer than the interval, '
+      'those that become due meanwhile are skipped. While it plays, the process needs memory of its own: a TensorFlow, '
+      "the checkpoint without a replay, the agent, and up to four of the run's environments.", at_least=0,
       at_most=settings.MAX_FRAMES)
   evaluation_episodes: int = setting(
       10, 'With --evaluation_interval: episodes per level and evaluation.', at_least=1, at_most=_MAX_TEST_EPISODES)

@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any, NamedTuple, TypeVar
 
+from scalable_agents.agents import sweeps
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
 from scalable_agents.environments import scores
@@ -20,7 +21,7 @@ from scalable_agents.tables.results import published
 # Settings that all runs have, and one that runs of agents without an off-policy correction do not have.
 _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int}
 _OFF_POLICY_FLAGS = {'off_policy_correction': str}
-_SWEPT_FLAGS = {'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float}  # In IMPALA's sweep.
+_SWEPT_FLAGS = dict.fromkeys(sweeps.IMPALA.ranges, float)
 # Further settings that the tables read. They may be missing or null, which means the default.
 _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses': str, 'job_name': str, 'task': int,
                 'sweep_index': int, **_SWEPT_FLAGS, 'learning_rate_decay': bool, 'burn_in': int, 'action_values': str,
