@@ -8,6 +8,7 @@ import sys
 from docutils import nodes
 from docutils.utils.math import latex2mathml
 
+os.environ['SNT_MODULE_NAME_SCOPES'] = '0'  # Otherwise Sonnet wraps methods, without their docstrings.
 import scalable_agents
 from scalable_agents.tools import reference
 
@@ -49,7 +50,7 @@ napoleon_custom_sections = [('Attributes', 'params_style')]
 
 _DOCS = pathlib.Path(__file__).resolve().parent
 _LINK = re.compile(r'\[([^][]+)\]\((\.\./[^)#]+)(#[^)]*)?\)')
-# GitHub's workflows say which repository they build. Elsewhere, the text of a link to a source file says where it is.
+# GitHub's workflows say which repository they build. Elsewhere, the path of a source file stands in place of a link.
 _SOURCES = ('{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}/blob/{GITHUB_SHA}'.format_map(os.environ)
             if 'GITHUB_REPOSITORY' in os.environ else '')
 
@@ -61,7 +62,10 @@ def _link_sources(app, page, content):
     path = (_DOCS / page).parent.joinpath(file).resolve()
     if path.is_relative_to(_DOCS) or not path.exists():  # Sphinx checks these links.
       return match[0]
-    return f'[{text}]({_SOURCES}/{path.relative_to(_DOCS.parent)}{anchor})' if _SOURCES else text
+    path = str(path.relative_to(_DOCS.parent))
+    if _SOURCES:
+      return f'[{text}]({_SOURCES}/{path}{anchor})'
+    return text if path in text else f'{text} (`{path}`)'
 
   content[0] = _LINK.sub(linked, content[0])
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 class Metric(NamedTuple):
   """What a metric means."""
-  unit: str     # '' for a plain number.
+  unit: str     # '' for a plain number. The page then has a dash.
   meaning: str
 
 
@@ -125,10 +125,10 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
     },
     'A population': {
         'fitness': Metric('', 'the last measured fitness of this member'),
-        'entropy_cost': Metric('', 'the present value of the hyper-parameter, if populations tune it'),
-        'rmsprop_epsilon': Metric('', 'likewise'),
-        'adam_epsilon': Metric('', 'likewise'),
-        'clip_gradient_norm': Metric('', 'likewise'),
+        'entropy_cost': Metric('', 'its present value, if populations tune it'),
+        'rmsprop_epsilon': Metric('', 'its present value, if populations tune it'),
+        'adam_epsilon': Metric('', 'its present value, if populations tune it'),
+        'clip_gradient_norm': Metric('', 'its present value, if populations tune it'),
     },
 }
 _METRICS = {name: metric for section in _SECTIONS.values() for name, metric in section.items()}
@@ -136,8 +136,8 @@ TEXTS = frozenset(name for name, metric in _METRICS.items() if metric.unit == TE
 
 _INTRODUCTION = '''\
 `metrics.jsonl` in a run directory has a JSON object for each log interval. TensorBoard shows the same values. `null`
-stands for a value that does not exist yet. A share is a number from 0 to 1. LEVEL is the name of a level, and HOST that
-of an actor host.'''
+stands for a value that does not exist yet. A share is a number from 0 to 1. A dash stands for a number without a unit.
+LEVEL is the name of a level, and HOST that of an actor host.'''
 
 
 def find(name: str) -> Metric | None:
@@ -156,7 +156,7 @@ def page() -> str:
   lines = ['# Metrics', '', _INTRODUCTION, '', '<!-- Made by: python -m scalable_agents.records.metric_table -->']
   for title, metrics in _SECTIONS.items():
     lines += ['', f'## {title}', '', '| metric | unit | meaning |', '|---|---|---|']
-    lines += [f'| `{name}` | {metric.unit} | {metric.meaning} |' for name, metric in metrics.items()]
+    lines += [f'| `{name}` | {metric.unit or "–"} | {metric.meaning} |' for name, metric in metrics.items()]
   return '\n'.join(lines) + '\n'
 
 
