@@ -1,12 +1,13 @@
 """Tests every block of code and every command of the pages. pages.py says how.
 
 Code in Python runs, for few environment frames; the blocks of a page share their names. The programs of this project
-check the arguments of their commands, as they do when they start. Of the commands, those run that train an environment
-of the reader's own, and the export of a run that the Python of the page has trained.
+check the arguments of their commands, as they do when they start. Of the commands, those run that train on `catch` in
+runs/catch or on an environment of the reader's own, and those that read such a run: a reader's first hour.
 """
 
 import contextlib
 import functools
+import glob
 import os
 import re
 import shlex
@@ -32,7 +33,9 @@ _PYTHON = ('python', '{code-cell}')
 _NOT_CODE = ('math', 'text', '{eval-rst}', '{include}', '{literalinclude}', '{toctree}')  # Sphinx checks directives.
 _FLAGS_OF_OTHERS = {'build', 'config', 'exclusive', 'fix', 'flagfile', 'gpus', 'help', 'no', 'nodes', 'platform',
                     'python', 'replicas'}
-_SMALL = ('--total_environment_frames=400', '--num_environments=4', '--num_environment_workers=1', '--batch_size=4')
+_SMALL = ('--total_environment_frames=400', '--num_environments=4', '--num_environment_workers=1', '--batch_size=4',
+          '--test_num_episodes=2')
+_READERS = {'export': (), 'compare_runs': (), 'play': ('--view=none', '--num_episodes=1')}
 _FAULTS = (ValueError, ImportError, errors.UserError, flags.Error)
 
 
@@ -110,11 +113,14 @@ class PagesTest(parameterized.TestCase):
 def _run(module, arguments):
   """Runs a command if it is one of those that run; see the top of this file."""
   name = module.rpartition('.')[2]
-  if name in registry.PRESETS and any(re.match('--level_name=.*:', word) for word in arguments):
+  if name in registry.PRESETS and '--logdir=runs/catch' in arguments:
+    training.run_preset(name, *arguments, *_SMALL)
+  elif name in registry.PRESETS and any(re.match('--level_name=.*:', word) for word in arguments):
     training.run_preset(name, *arguments, *_SMALL, '--logdir=run')
     shutil.rmtree('run')
-  elif name == 'export' and any(os.path.isdir(word.removeprefix('--logdir=')) for word in arguments):
-    subprocess.run([sys.executable, '-m', module, *arguments], env=python_path.environment(), check=True)
+  elif name in _READERS and any(glob.glob(word.partition('=')[2]) for word in arguments):
+    subprocess.run([sys.executable, '-m', module, *arguments, *_READERS[name]], env=python_path.environment(),
+                   check=True)
 
 
 class FaultsTest(parameterized.TestCase):
