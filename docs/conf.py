@@ -7,6 +7,7 @@ import sys
 
 from docutils import nodes
 from docutils.utils.math import latex2mathml
+from sphinx.util import inspect
 
 os.environ['SNT_MODULE_NAME_SCOPES'] = '0'  # Otherwise Sonnet wraps methods, without their docstrings.
 import scalable_agents
@@ -43,6 +44,7 @@ myst_heading_anchors = 4  # Links to headings are those of GitHub.
 default_role = 'code'  # Docstrings have code between single backticks, as Markdown does.
 autodoc_default_options = {'members': True, 'undoc-members': True, 'member-order': 'bysource'}
 autodoc_inherit_docstrings = False
+autoclass_content = 'both'  # The docstring of __init__, too, which has the arguments.
 autodoc_preserve_defaults = True
 autodoc_typehints_format = 'short'
 maximum_signature_line_length = 100
@@ -72,6 +74,9 @@ def _link_sources(app, page, content):
 
 def _describe(app, what, name, thing, options, lines):
   """Makes reStructuredText of a docstring, and adds the fields of a class, or the constants of a module."""
+  if what == 'class' and ''.join(lines).startswith('Create new instance of'):  # Of the __new__ that NamedTuple makes.
+    lines.clear()
+    return
   lines[:] = reference.restructured(lines)
   if what in ('class', 'module') and (fields := reference.fields(thing)):
     lines.append('')
@@ -80,8 +85,13 @@ def _describe(app, what, name, thing, options, lines):
 
 
 def _shorten(app, what, name, thing, options, signature, returned):
-  """Leaves out the signature of a class whose fields are listed."""
-  return ('', None) if what == 'class' and reference.fields(thing) else None
+  """Leaves out the signature of a class whose fields are listed. Finds the one that Sonnet's metaclass hides."""
+  if what == 'class' and reference.fields(thing):
+    return '', None
+  if what == 'class' and signature == '(*args, **kwargs)':
+    arguments = inspect.signature(thing.__init__, bound_method=True)
+    return inspect.stringify_signature(arguments, unqualified_typehints=True), None
+  return None
 
 
 def _skip(app, what, name, thing, skip, options):
