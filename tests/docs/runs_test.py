@@ -34,8 +34,10 @@ def _values(page, flag):
 
 def _made(page):
   """Returns the section and the run directories of each command that makes some."""
-  return [(section, [path + folder for folder in _FOLDERS.get(module.rpartition('.')[2], [''])])
-          for section, module, path in _values(page, '--logdir=') if module.startswith('scalable_agents.agents.')]
+  trained = [(section, [path + folder for folder in _FOLDERS.get(module.rpartition('.')[2], [''])])
+             for section, module, path in _values(page, '--logdir=') if module.startswith('scalable_agents.agents.')]
+  copied = [(section, [path]) for section, module, path in _values(page, '--output=') if module.endswith('.excerpt')]
+  return trained + copied
 
 
 def _read(page):
