@@ -187,7 +187,8 @@ class A3cConfig(ActorCriticConfig):
   """The actor-critic's hyper-parameters. Each update has the gradient of one worker (section 2)."""
 
   batch_size: int = setting(
-      1, 'Unrolls per update: 1, because each worker learns from its own unroll.', at_least=1, at_most=1)
+      1, 'Unrolls per update: 1, because each worker learns from its own unroll. Mnih et al. 2016.', at_least=1,
+      at_most=1)
   queue_size: int = setting(
       1, 'Largest number of gradients in the queue between workers and shared parameters. When the queue is full, '
       'workers wait. Ours.', at_least=1, at_most=100_000)
@@ -199,7 +200,7 @@ class PopArtImpalaConfig(ImpalaConfig):
 
   value_normalization: str = setting(
       'popart', "Normalisation of the value targets and of the policy's advantages: popart or none. With none, the "
-      'agent is MultiHead-IMPALA.', choices=('popart', 'none'))
+      'agent is MultiHead-IMPALA, a baseline of Hessel et al. 2019.', choices=('popart', 'none'))
   popart_decay: float = setting(
       3e-4, 'Decay rate (beta) of the statistics, per rollout of a level. Equation 6, "Implementation notes".',
       at_least=0, at_most=1)
@@ -300,8 +301,10 @@ class R2d2Config(runtime_config.RuntimeConfig):
 
   # The optimiser.
   learning_rate: float = setting(1e-4, 'Learning rate of Adam at the start. Table 2.', at_least=0)
-  adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update.', at_least=0, less_than=1)
-  adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update.', at_least=0, less_than=1)
+  learning_rate_decay: bool = setting(
+      False, 'Decay the learning rate linearly to 0 over total_environment_frames. Ours.')
+  adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update. Ours.', at_least=0, less_than=1)
+  adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.', at_least=0, less_than=1)
   adam_epsilon: float = setting(1e-3, 'Adam: number added to the root of the second moment. Table 2.', more_than=0)
   clip_gradient_norm: float = setting(
       40.0, 'Largest global norm of the gradient; a larger gradient is scaled down to it. 0 for no clipping. Ape-X.',

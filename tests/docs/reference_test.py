@@ -27,6 +27,8 @@ from scalable_agents.training import definition
 _PAGES = {path.name: path.read_text(encoding='utf-8')
           for path in (source_tree.ROOT / 'docs' / 'reference').glob('*.md')}
 _TABLES = reference.tables()
+_SOURCE = r'(?i)\b(et al|table|section|figure|equation|equations|appendix|papers?|released code|ape-x|ours)\b'
+_WITHOUT_SOURCE = {'--level_name', '--seed', '--num_actors'}
 _MODULES = [importlib.import_module(name) for text in _PAGES.values()
             for name in re.findall(r'^\.\. automodule:: (\S+)$', text, re.MULTILINE)]
 
@@ -98,6 +100,10 @@ class TablesTest(absltest.TestCase):
     """Tables G.1 and D.3 of the IMPALA paper, and table 2 of the R2D2 paper."""
     self.assertIn('| `--unroll_length` | `20`<br>`100` in `impala_dmlab30` |', _TABLES['flags_impala'])
     self.assertIn('| `--replay_capacity` | `100_000` |', _TABLES['flags_r2d2'])
+
+  def test_the_flags_of_agents_name_their_sources(self):
+    rows = [row for agent in registry.AGENTS for row in _TABLES[f'flags_{agent}'].splitlines()[3:]]
+    self.assertLen({row.split('`')[1] for row in rows if not re.search(_SOURCE, row)} - _WITHOUT_SOURCE, 0)
 
   def test_every_error_is_in_the_table(self):
     for name, module in list(sys.modules.items()):
