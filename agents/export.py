@@ -125,11 +125,10 @@ def export_file(policy: python_api.Policy, logdir: str, path: str, precision: st
   stored = run_directory.read_config(logdir)
   local = {field.name for part in (run_config.RunConfig, cluster_config.ClusterConfig,
                                    population_config.PopulationConfig) for field in dataclasses.fields(part)}
-  command = ['python', *(word for word in stored.get('command_line', [])[1:] if not word.startswith('--logdir'))]
   manifest = agent_file.Manifest(
       stored.get('agent', ''), {name: value for name, value in stored['flags'].items() if name not in local},
-      stored.get('versions', {}), shlex.join(command), policy.environment_frames, policy.learner_steps,
-      _evaluation(policy, logdir))
+      stored.get('versions', {}), shlex.join(run_directory.command_of(stored)), policy.environment_frames,
+      policy.learner_steps, _evaluation(policy, logdir))
   return agent_file.write(path, manifest, policy.agent.acting_variables, precision)
 
 

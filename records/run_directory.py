@@ -292,6 +292,11 @@ def read_config(logdir: str) -> dict[str, Any]:
   return config
 
 
+def command_of(config: Mapping[str, Any]) -> list[str]:
+  """Returns the command that started a run, from its config.json, without the paths of Python and the run directory."""
+  return ['python', *(word for word in config.get('command_line', [])[1:] if not word.startswith('--logdir'))]
+
+
 def no_run(logdir: str) -> str:
   """Returns the message about a directory without a run."""
   return f'{logdir}: no run has been started there (it has no {CONFIG}): give the --logdir of a run'

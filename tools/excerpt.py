@@ -41,13 +41,11 @@ def write(run: str, output: str):
     errors.UserError: `run` is not a run directory, or it is `output`, or a file cannot be read or written.
   """
   config = run_directory.read_config(run)
-  folder = files.make_folder(run_flags.user_path(output))
+  folder = files.make_folder(output)
   if os.path.samefile(run, folder):
     raise errors.UserError(f'--output={output}: this is the run directory itself')
-  config['flags'] = settings.to_json(config['flags'] | {'logdir': output})
-  if command := config.get('command_line'):
-    config['command_line'] = [os.path.basename(command[0]),
-                              *(argument for argument in command[1:] if not argument.startswith('--logdir'))]
+  config |= {'flags': settings.to_json(config['flags'] | {'logdir': output}),
+             'command_line': run_directory.command_of(config)}
   run_directory.write_json(run_directory.path(folder, run_directory.CONFIG), config)
   for name in _WHOLE:
     if os.path.exists(run_directory.path(run, name)):
