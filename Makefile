@@ -53,7 +53,7 @@ PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=auto --centre_p
   --samples_per_period=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \
   --replay_capacity=60_000 --replay_minimum_size=4_000 --nosave_replay --total_environment_frames=10_000_000
 
-.PHONY: help setup packages train test lint docs notebooks wheel wheel-test benchmark evidence gpu-proof doctor clean
+.PHONY: help setup packages train test lint docs links notebooks wheel wheel-test benchmark evidence gpu-proof doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## Shows this list.
@@ -124,6 +124,10 @@ docs: $(SPHINX) $(LIBRARIES)  ## Builds the site of the documentation in build/s
 	@rm -rf $(SITE)
 	@$(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going docs $(SITE)
 	@echo 'docs: $(SITE)/index.html'
+
+links: $(SPHINX) $(LIBRARIES)  ## Checks that the links of the documentation to other sites work. It needs the internet.
+	@$(PYTHON) -m sphinx --quiet --builder linkcheck --define nb_execution_mode=off docs build/links
+	@echo 'links: no dead link'
 
 notebooks: $(SPHINX)  ## Converts the notebooks of docs/tutorials to Jupyter's format, in build/notebooks.
 	@mkdir -p build/notebooks

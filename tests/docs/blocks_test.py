@@ -1,23 +1,21 @@
 """Tests every block of code and every command of the pages. pages.py says how.
 
-Code in Python runs, for few environment frames; the blocks of a page share their names. The programs of this project
-check the arguments of their commands, as they do when they start. Of the commands, those run that train on `catch` in
-runs/catch or on an environment of the reader's own, and those that read such a run: a reader's first hour.
+Code in Python and commands run, for few environment frames, unless a comment above their block says why not. The blocks
+of a page share their names and their folder. All commands check their arguments, as the programs do when they start.
 """
 
 import contextlib
 import functools
-import glob
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 
 from absl import flags
 from absl.testing import absltest
 from absl.testing import parameterized
+import tensorflow as tf
 
 from scalable_agents.agents import registry
 from scalable_agents.processes import python_path
@@ -33,9 +31,11 @@ _PYTHON = ('python', '{code-cell}')
 _NOT_CODE = ('math', 'text', '{eval-rst}', '{include}', '{literalinclude}', '{toctree}')  # Sphinx checks directives.
 _FLAGS_OF_OTHERS = {'build', 'config', 'exclusive', 'fix', 'flagfile', 'gpus', 'help', 'no', 'nodes', 'platform',
                     'python', 'replicas'}
-_SMALL = ('--total_environment_frames=400', '--num_environments=4', '--num_environment_workers=1', '--batch_size=4',
+_SMALL = ('--total_environment_frames=400', '--num_environments=4', '--num_environment_workers=1',
           '--test_num_episodes=2')
-_READERS = {'export': (), 'compare_runs': (), 'play': ('--view=none', '--num_episodes=1')}
+# Programs that take few seconds -> what is added to their arguments.
+_SHORT = {'compare_runs': (), 'doctor': (), 'export': (), 'laser_sweep': (), 'local_cluster': _SMALL,
+          'play': ('--view=none', '--num_episodes=1'), 'population': _SMALL, 'train': _SMALL}
 _FAULTS = (ValueError, ImportError, errors.UserError, flags.Error)
 
 
@@ -68,10 +68,8 @@ def _fault(block):
     return '' if block.reason else f'{block.language!r}: want python, bash, text or <!-- not run: REASON -->'
   if block.language == 'text' and re.match(rf'({"|".join(pages.PROGRAMS)})\s', block.code):
     return 'a command: want bash'
-  if block.reason and block.language not in _PYTHON:
-    with contextlib.suppress(ValueError):
-      if block.language != 'bash' or not _faults(pages.calls_of([block])):
-        return f'it can be checked: remove <!-- not run: {block.reason} -->'
+  if block.reason and block.language not in (*_PYTHON, 'bash'):
+    return f'nothing would run: remove <!-- not run: {block.reason} -->'
   return ''
 
 
@@ -96,31 +94,35 @@ class PagesTest(parameterized.TestCase):
     self.enter_context(contextlib.chdir(folder.full_path))
     self.enter_context(absltest.mock.patch.object(sys, 'path', [folder.full_path, *sys.path]))
     names, faults = {'__name__': page}, []
-    code = [block for block in pages.blocks(pages.read(page)) if block.language in _PYTHON and not block.reason]
-    for step in sorted([*code, *pages.calls(page)], key=lambda step: step.line):
-      if isinstance(step, pages.Block):
-        small = re.sub(r'(?<=total_environment_frames=)[\d_]+', '400', step.code)
-        exec(compile('\n' * (step.line - 1) + small, source_tree.ROOT / page, 'exec'), names)  # For tracebacks.
-        if step.file:
-          folder.create_file(step.file, content=step.code)
-          self.addCleanup(sys.modules.pop, step.file.removesuffix('.py'), None)
-      else:
-        faults += _faults([step])
-        _run(*commands.program(step.words))
-    self.assertEmpty(faults)
+    for block in pages.blocks(pages.read(page)):
+      if block.reason:
+        continue
+      if block.language in _PYTHON:
+        small = re.sub(r'(?<=total_environment_frames=)[\d_]+', '400', block.code)
+        exec(compile('\n' * (block.line - 1) + small, source_tree.ROOT / page, 'exec'), names)  # For tracebacks.
+        if block.file:
+          folder.create_file(block.file, content=block.code)
+          self.addCleanup(sys.modules.pop, block.file.removesuffix('.py'), None)
+      elif block.language == 'bash':
+        first_turns = {call.line: call for call in reversed(pages.calls_in_blocks(page)) if call.line in block.lines}
+        faults += [f'line {line}: want <!-- not run: REASON --> above the block: {shlex.join(call.words)}'
+                   for line, call in sorted(first_turns.items()) if not _run(call.words)]
+    self.assertEmpty(faults + _faults(pages.calls(page)))
 
 
-def _run(module, arguments):
-  """Runs a command if it is one of those that run; see the top of this file."""
+def _run(words):
+  """Runs a command for few environment frames, if it is one that can run here. Returns whether it is."""
+  module, arguments = commands.program(words)
   name = module.rpartition('.')[2]
-  if name in registry.PRESETS and '--logdir=runs/catch' in arguments:
-    training.run_preset(name, *arguments, *_SMALL)
-  elif name in registry.PRESETS and any(re.match('--level_name=.*:', word) for word in arguments):
-    training.run_preset(name, *arguments, *_SMALL, '--logdir=run')
-    shutil.rmtree('run')
-  elif name in _READERS and any(glob.glob(word.partition('=')[2]) for word in arguments):
-    subprocess.run([sys.executable, '-m', module, *arguments, *_READERS[name]], env=python_path.environment(),
+  if name in registry.PRESETS:
+    training.run_preset(name, *arguments, *_SMALL,
+                        f'--num_kernel_threads={tf.config.threading.get_intra_op_parallelism_threads()}')
+  elif name in _SHORT or module.startswith('scalable_agents.tables.'):
+    subprocess.run([sys.executable, '-m', module, *arguments, *_SHORT.get(name, ())], env=python_path.environment(),
                    check=True)
+  else:
+    return False
+  return True
 
 
 class FaultsTest(parameterized.TestCase):
@@ -150,15 +152,18 @@ class FaultsTest(parameterized.TestCase):
   @parameterized.parameters(
       ('```\n1 + 1\n```', "'': want python"), ('```yaml\na: 1\n```', "'yaml': want python"),
       ('```text\nmake train\n```', 'a command'),
-      ('<!-- not run: slow -->\n```bash\nmake train\n```', 'it can be checked'),
-      ('<!-- not run: an output -->\n```text\n1\n```', 'it can be checked'),
+      ('<!-- not run: an output -->\n```text\n1\n```', 'nothing would run'),
       ('```python\n1 + 1\n```', ''), ('```bash\nmake train\n```', ''), ('```text\n1\n```', ''),
       ('<!-- not run: needs a GPU -->\n```python\n1 + 1\n```', ''),
-      ('<!-- not run: in another repository -->\n```bash\nbazel build //:x && other\n```', ''))
+      ('<!-- not run: takes hours -->\n```bash\nmake train\n```', ''))
   def test_faults_of_blocks(self, text, fault):
     block, = pages.blocks(text)
     self.assertStartsWith(_fault(block), fault)
     self.assertEqual(bool(_fault(block)), bool(fault))
+
+  @parameterized.parameters('make train', 'pip install .', 'bazel run //tools:throughput -- --seconds=5')
+  def test_commands_whose_block_must_say_why_they_do_not_run(self, command):
+    self.assertFalse(_run(tuple(command.split())))
 
   def test_an_indented_block(self):
     block, = pages.blocks('- one\n\n  ```bash\n  make a \\\n    b\n  ```\n')

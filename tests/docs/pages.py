@@ -1,9 +1,12 @@
 """The pages of the documentation: their blocks of code, and the commands in these and between backticks.
 
-A block's language says what is checked. Code in Python runs. Commands are collected by bash: it runs the block with a
-function in place of each program, which only notes its arguments. So variables, loops and quotes mean what they mean to
-a reader. Of a loop over games, levels or seeds, only the first and the last turn is run. A block that cannot be checked
-has a comment in the line above it, which says why: <!-- not run: needs a GPU -->.
+Blocks in Python and in bash are run, for few environment frames. A block that cannot run has a comment in the line
+above it, which says why: <!-- not run: needs a GPU -->. Its commands get only their arguments checked, as do those
+between backticks.
+
+Commands are collected by bash: it runs the block with a function in place of each program, which only notes its
+arguments. So variables, loops and quotes mean what they mean to a reader. Of a loop over games, levels or seeds, the
+arguments of the first and the last turn are checked, and the first turn is run.
 """
 
 import functools
@@ -39,8 +42,13 @@ class Block(NamedTuple):
   line: int      # Number of the first line of its code.
   language: str  # 'python', 'bash' and so on. That of a directive has braces.
   code: str
-  reason: str    # Why it is not checked; else ''.
+  reason: str    # Why it is not run; else ''.
   file: str      # The file into which the reader puts it, if the text before it ends with `FILE.py`: and else ''.
+
+  @property
+  def lines(self) -> range:
+    """The numbers of its lines."""
+    return range(self.line, self.line + self.code.count('\n'))
 
 
 class Call(NamedTuple):
@@ -72,14 +80,14 @@ def blocks(text: str) -> list[Block]:
 
 @functools.cache
 def calls(page: str) -> list[Call]:
-  """Returns the commands in the blocks of a page that are checked, and those between backticks."""
+  """Returns the commands in the blocks of a page, and those between backticks."""
   return calls_in_blocks(page) + calls_of(_spans(without_code(read(page))))
 
 
 @functools.cache
 def calls_in_blocks(page: str) -> list[Call]:
-  """Returns the commands in the blocks of a page that are checked."""
-  return calls_of([block for block in blocks(read(page)) if block.language == 'bash' and not block.reason])
+  """Returns the commands in the blocks of a page."""
+  return calls_of([block for block in blocks(read(page)) if block.language == 'bash'])
 
 
 def _spans(text):
