@@ -1,8 +1,8 @@
 """Trains and evaluates batched A2C on one Atari game, several games or all 57, or on a built-in or gymnasium task.
 
-  bazel run //agents:a2c_atari57 -- --level_name=pong --logdir=runs/pong_a2c
-  bazel run //agents:a2c_atari57 -- --level_name=pong --logdir=runs/pong_a2c --mode=test
-  bazel run //agents:a2c_atari57 -- --level_name=pong --batching=dynamic_batching --logdir=runs/pong_a2c_dynamic
+  scalable-agents a2c_atari57 --level_name=pong --logdir=runs/pong_a2c
+  scalable-agents a2c_atari57 --level_name=pong --logdir=runs/pong_a2c --mode=test
+  scalable-agents a2c_atari57 --level_name=pong --batching=dynamic_batching --logdir=runs/pong_a2c_dynamic
 
 The same --logdir resumes a run. Every hyper-parameter is a flag. Espeholt et al. 2018 have A2C on DeepMind Lab only, so
 the defaults are those of IMPALA on Atari (table G.1, with the deep feed-forward network).

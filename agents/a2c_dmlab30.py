@@ -1,7 +1,7 @@
 """Trains and evaluates batched A2C on all levels of DMLab-30 or on one of them, or on a level of DeepMind Lab.
 
-  bazel run //agents:a2c_dmlab30 -- --level_name=rooms_watermaze --logdir=runs/a2c_watermaze
-  bazel run //agents:a2c_dmlab30 -- --logdir=runs/a2c_watermaze --mode=test
+  scalable-agents a2c_dmlab30 --level_name=rooms_watermaze --logdir=runs/a2c_watermaze
+  scalable-agents a2c_dmlab30 --logdir=runs/a2c_watermaze --mode=test
 
 The same --logdir resumes a run. Every hyper-parameter is a flag. The defaults are those of Espeholt et al. 2018: the
 shallow network with LSTM and language (section 5.1), and for the rest IMPALA's (impala_dmlab30.py). DeepMind Lab must

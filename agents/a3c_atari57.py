@@ -1,7 +1,7 @@
 """Trains and evaluates A3C on one Atari game, several games or all 57, or on a built-in or gymnasium task.
 
-  bazel run //agents:a3c_atari57 -- --level_name=pong --logdir=runs/pong_a3c
-  bazel run //agents:a3c_atari57 -- --level_name=pong --logdir=runs/pong_a3c --mode=test
+  scalable-agents a3c_atari57 --level_name=pong --logdir=runs/pong_a3c
+  scalable-agents a3c_atari57 --level_name=pong --logdir=runs/pong_a3c --mode=test
 
 The same --logdir resumes a run. Every hyper-parameter is a flag. The defaults are those of Espeholt et al. 2018 (table
 G.1, with the deep feed-forward network), and 32 workers (table 1).

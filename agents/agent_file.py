@@ -96,7 +96,8 @@ def read(path: str) -> AgentFile:
     if manifest.sha256 != _digest(arrays):
       raise ValueError('its SHA-256 differs from the one in its manifest')
   except OSError as error:
-    raise errors.UserError(f'{path}: {error.strerror or error}: give a file that //agents:export has made') from error
+    raise errors.UserError(
+        f'{path}: {error.strerror or error}: give a file that `scalable-agents export` has made') from error
   except _DAMAGED as error:
     raise errors.UserError(f'{path} is damaged, or is not a trained agent ({settings.shown(error)}): download or '
                            'export it again') from error

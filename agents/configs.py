@@ -389,8 +389,8 @@ class LaserConfig(PopArtImpalaConfig):
       1., 'With --replay_sampling=prioritised: exponent (beta) of the weights that correct for the priorities. '
       'Figure 4 has 1 and 0.5.', at_least=0, at_most=1)
   shared_replay: str = setting(
-      '', 'HOST:PORT of a replay that several agents share (//agents:laser_replay). Agents that are ahead of the '
-      'slowest one wait. Empty: the agent has its own replay. Section 5.1.', free=True)
+      '', 'HOST:PORT of a replay that several agents share (`scalable-agents laser_replay`). Agents that are ahead of '
+      'the slowest one wait. Empty: the agent has its own replay. Section 5.1.', free=True)
   learn_online: bool = setting(
       True, 'Also learn from new unrolls. With --nolearn_online, all unrolls of a batch are replayed. Then the new '
       'unrolls, as many per update as otherwise, only fill the replay: the pure replay of figure 2.')

@@ -1,9 +1,9 @@
 """Exports the agent of a run: as a TensorFlow SavedModel, which acts without this project, or as a small file.
 
-  bazel run //agents:export -- --logdir=runs/pong --output=exported/pong
-  bazel run //agents:export -- --logdir=runs/pong --output=impala_pong.npz
+  scalable-agents export --logdir=runs/pong --output=exported/pong
+  scalable-agents export --logdir=runs/pong --output=impala_pong.npz
 
-The file (agents/agent_file.py) has the weights that act and a manifest. //agents:play shows it, and
+The file (agents/agent_file.py) has the weights that act and a manifest. play.py shows it, and
 `scalable_agents.load` loads it. The SavedModel has two functions for B environments at once; metadata.json beside it
 says what they take:
 

@@ -1,8 +1,8 @@
 """Trains and evaluates IMPALA on one Atari game, several games or all 57, or on a built-in or gymnasium task.
 
-  bazel run //agents:impala_atari57 -- --level_name=pong --logdir=runs/pong
-  bazel run //agents:impala_atari57 -- --level_name=pong --logdir=runs/pong --mode=test
-  bazel run //agents:impala_atari57 -- --level_name=atari57 --total_environment_frames=11_400_000_000
+  scalable-agents impala_atari57 --level_name=pong --logdir=runs/pong
+  scalable-agents impala_atari57 --level_name=pong --logdir=runs/pong --mode=test
+  scalable-agents impala_atari57 --level_name=atari57 --total_environment_frames=11_400_000_000
 
 The same --logdir resumes a run. Every hyper-parameter is a flag. The defaults are those of Espeholt et al. 2018 (table
 G.1, with the deep feed-forward network).

@@ -1,8 +1,8 @@
 """Trains and evaluates IMPALA on all levels of DMLab-30 or on one of them.
 
-  bazel run //agents:impala_dmlab30 -- --dataset_path=IMAGES --logdir=runs/dmlab30
-  bazel run //agents:impala_dmlab30 -- --logdir=runs/dmlab30 --mode=test
-  bazel run //agents:impala_dmlab30 -- --level_name=rooms_watermaze --reward_transform=abs_one \\
+  scalable-agents impala_dmlab30 --dataset_path=IMAGES --logdir=runs/dmlab30
+  scalable-agents impala_dmlab30 --logdir=runs/dmlab30 --mode=test
+  scalable-agents impala_dmlab30 --level_name=rooms_watermaze --reward_transform=abs_one \\
     --total_environment_frames=1_000_000_000
 
 The same --logdir resumes a run. Every hyper-parameter is a flag. The defaults are those of Espeholt et al. 2018: the

@@ -1,7 +1,7 @@
 """Trains and evaluates LASER on a game of Atari-57.
 
-  bazel run //agents:laser_atari57 -- --level_name=pong --logdir=runs/laser_pong
-  bazel run //agents:laser_atari57 -- --level_name=pong --logdir=runs/laser_pong --mode=test
+  scalable-agents laser_atari57 --level_name=pong --logdir=runs/laser_pong
+  scalable-agents laser_atari57 --level_name=pong --logdir=runs/laser_pong --mode=test
 
 The same --logdir resumes a run, with its replay. Every hyper-parameter is a flag. The defaults are those of Schmitt et
 al. 2020 (section 5.1) for an agent of a sweep. The single agent of the paper has

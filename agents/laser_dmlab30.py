@@ -1,7 +1,7 @@
 """Trains and evaluates LASER on all levels of DMLab-30 or on some of them.
 
-  bazel run //agents:laser_dmlab30 -- --dataset_path=IMAGES --logdir=runs/laser_dmlab30
-  bazel run //agents:laser_dmlab30 -- --logdir=runs/laser_dmlab30 --mode=test
+  scalable-agents laser_dmlab30 --dataset_path=IMAGES --logdir=runs/laser_dmlab30
+  scalable-agents laser_dmlab30 --logdir=runs/laser_dmlab30 --mode=test
 
 The same --logdir resumes a run, with its replay. Every hyper-parameter is a flag. The agent of Schmitt et al. 2020
 (section 5.1) is PopArt-IMPALA with pixel control and a replay. All values that the paper does not state are those of

@@ -1,11 +1,12 @@
 """Serves a replay of episodes that several LASER agents share. Schmitt et al. 2020, section 5.1.
 
-  bazel run //agents:laser_replay -- --shared_replay=localhost:20000 --logdir=runs/sweep/replay
-  bazel run //agents:laser_atari57 -- --shared_replay=localhost:20000 --logdir=runs/sweep/agent_00 --seed=1
-  bazel run //agents:laser_atari57 -- --shared_replay=localhost:20000 --logdir=runs/sweep/agent_01 --seed=2
+  scalable-agents laser_replay --shared_replay=localhost:20000 --logdir=runs/sweep/replay
+  scalable-agents laser_atari57 --shared_replay=localhost:20000 --logdir=runs/sweep/agent_00 --seed=1
+  scalable-agents laser_atari57 --shared_replay=localhost:20000 --logdir=runs/sweep/agent_01 --seed=2
 
-The first agent that connects decides what the replay holds and its capacity. //agents:laser_sweep starts all of this on
-one machine. The replay is saved at intervals; the same command continues with it. Ctrl-C saves it and ends the process.
+The first agent that connects decides what the replay holds and its capacity. `scalable-agents laser_sweep` starts all
+of this on one machine. The replay is saved at intervals; the same command continues with it. Ctrl-C saves it and ends
+the process.
 """
 
 from scalable_agents.processes import ports

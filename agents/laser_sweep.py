@@ -1,9 +1,9 @@
 """Trains a sweep of LASER agents that share a replay, on this machine. Schmitt et al. 2020, section 5.1.
 
-  bazel run //agents:laser_sweep -- --agents=9 --level_name=pong --logdir=runs/pong_sweep
-  bazel run //agents:laser_sweep -- --agents=10 --agent=laser_dmlab30 --dataset_path=IMAGES
-  bazel run //agents:laser_sweep -- --agents=9 --noshare
-  bazel run //agents:laser_sweep -- --agents=9 --print_commands=replay-host:20000
+  scalable-agents laser_sweep --agents=9 --level_name=pong --logdir=runs/pong_sweep
+  scalable-agents laser_sweep --agents=10 --agent=laser_dmlab30 --dataset_path=IMAGES
+  scalable-agents laser_sweep --agents=9 --noshare
+  scalable-agents laser_sweep --agents=9 --print_commands=replay-host:20000
 
 On Atari the agents are the cells of the paper's grid: learning rates 3e-4, 6e-4 and 1.2e-3 times entropy costs 5e-3,
 1e-2 and 2e-2, each for 50 million frames. On DMLab-30 they are random samples from IMPALA's ranges. Each agent has its
@@ -124,7 +124,7 @@ def main(others: Sequence[str]):
                                    sys.stdout, services).run()
   if given_up:
     raise errors.UserError(f'{folder}: not started again: {", ".join(given_up)}; the same command tries again')
-  print(f'bazel run //tables:laser -- --figures --runs={shlex.quote(os.path.join(folder, "agent_*"))} draws the sweep',
+  print(f'scalable-agents laser --figures --runs={shlex.quote(os.path.join(folder, "agent_*"))} draws the sweep',
         flush=True)
 
 

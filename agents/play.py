@@ -1,10 +1,10 @@
 """Shows a trained agent playing: in a window; without a display in a video, and as characters in a terminal.
 
-  bazel run //agents:play -- --logdir=runs/pong
-  bazel run //agents:play -- --agent_file=impala_pong.npz --level_name=pong
-  bazel run //agents:play -- --agent=impala --level_name=pong
+  scalable-agents play --logdir=runs/pong
+  scalable-agents play --agent_file=impala_pong.npz --level_name=pong
+  scalable-agents play --agent=impala --level_name=pong
 
-The first command plays the newest checkpoint of a run. The second one plays a file of //agents:export. The third one
+The first command plays the newest checkpoint of a run. The second one plays a file of export.py. The third one
 plays the run in runs/impala_pong or, if there is none, an agent of this project's release (docs/play.md).
 """
 
@@ -44,7 +44,7 @@ class PlayConfig:
                            'only without --logdir and --agent_file, or if the agent is your own.')
   level_name: str = setting('', 'The level to play. Default: the first one that the agent was trained on.')
   logdir: str = setting('', 'The run directory whose newest checkpoint plays.')
-  agent_file: str = setting('', 'The file, made by //agents:export, whose agent plays.')
+  agent_file: str = setting('', 'The file, made by `scalable-agents export`, whose agent plays.')
   view: str = setting('auto', 'How to show it: window, terminal, video or none. auto: in a window; if there is no '
                               'display, as a video, and in the terminal if the output goes to one.', choices=_VIEWS)
   video: str = setting('', 'Record it to this .mp4 or .gif file, whatever --view is. Default with --view=video: '

@@ -1,8 +1,8 @@
 """Trains and evaluates PopArt-IMPALA on all levels of DMLab-30 or on some of them.
 
-  bazel run //agents:popart_impala_dmlab30 -- --dataset_path=IMAGES --logdir=runs/popart_dmlab30
-  bazel run //agents:popart_impala_dmlab30 -- --logdir=runs/popart_dmlab30 --mode=test
-  bazel run //agents:popart_impala_dmlab30 -- --dataset_path=IMAGES --use_pixel_control   (figure 5)
+  scalable-agents popart_impala_dmlab30 --dataset_path=IMAGES --logdir=runs/popart_dmlab30
+  scalable-agents popart_impala_dmlab30 --logdir=runs/popart_dmlab30 --mode=test
+  scalable-agents popart_impala_dmlab30 --dataset_path=IMAGES --use_pixel_control   (figure 5)
 
 The same --logdir resumes a run. Every hyper-parameter is a flag. The agent has the larger action set of Hessel et al.
 2019. All other defaults are those of impala_dmlab30, since the paper refers to IMPALA for them; see docs/fidelity.md.

@@ -1,9 +1,9 @@
 """Trains a population of agents on this machine. Espeholt et al. 2018 (IMPALA), appendix F.
 
-  bazel run //agents:population -- --agent=impala_dmlab30 --population_size=8 --dataset_path=IMAGES
-  bazel run //agents:population -- --agent=impala_atari57 --level_name=atari57 --total_environment_frames=11_400_000_000
-  bazel run //agents:population -- --agent=popart_impala_atari57
-  bazel run //agents:population -- --agent=laser_dmlab30 --share_replay --dataset_path=IMAGES
+  scalable-agents population --agent=impala_dmlab30 --population_size=8 --dataset_path=IMAGES
+  scalable-agents population --agent=impala_atari57 --level_name=atari57 --total_environment_frames=11_400_000_000
+  scalable-agents population --agent=popart_impala_atari57
+  scalable-agents population --agent=laser_dmlab30 --share_replay --dataset_path=IMAGES
 
 The program starts the members POPULATION/member_00, member_01, ... with samples of the agent's sweep as
 hyper-parameters (agents/sweeps.py). With --seed=1, member i has sample i; with --seed=0, too. Populations whose seeds
@@ -17,7 +17,7 @@ Each member is a training process with environments of its own, so 24 members ne
 
 On several machines with a shared file system, start the members one by one. This program is not needed then:
 
-  bazel run //agents:impala_dmlab30 -- --population_size=8 --logdir=shared/population/member_03 --sweep_index=3 \\
+  scalable-agents impala_dmlab30 --population_size=8 --logdir=shared/population/member_03 --sweep_index=3 \\
     --seed=4 --nolearning_rate_decay --dataset_path=IMAGES
 """
 

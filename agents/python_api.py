@@ -166,7 +166,7 @@ def _restore(make_agent, stored: checkpoint.Loaded | agent_file.AgentFile) -> ev
 
 @dataclasses.dataclass(frozen=True)
 class StoredRun:
-  """The settings of a run, read from its directory or from a file of //agents:export."""
+  """The settings of a run, read from its directory or from a file of export.py."""
   agent: Any                # definition.Definition.
   config: Any               # The hyper-parameters.
   protocol: dict[str, Any]  # Settings of the environments in evaluations; see registry.make_from_json.
@@ -231,7 +231,7 @@ def _stored_settings(config_class: type, flags: dict[str, Any], file: str) -> An
 
 
 def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0, agent: str = '') -> Policy:
-  """Loads the agent of a run's newest checkpoint, or of a file of //agents:export.
+  """Loads the agent of a run's newest checkpoint, or of a file of export.py.
 
   Args:
     logdir: the run directory; or the file, which ends in .npz.

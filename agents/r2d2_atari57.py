@@ -1,7 +1,7 @@
 """Trains and evaluates R2D2 on a game of Atari-57.
 
-  bazel run //agents:r2d2_atari57 -- --level_name=pong --logdir=runs/r2d2_pong
-  bazel run //agents:r2d2_atari57 -- --level_name=pong --logdir=runs/r2d2_pong --mode=test
+  scalable-agents r2d2_atari57 --level_name=pong --logdir=runs/r2d2_pong
+  scalable-agents r2d2_atari57 --level_name=pong --logdir=runs/r2d2_pong --mode=test
 
 The same --logdir resumes a run, with its replay. Every hyper-parameter is a flag. The defaults are those of Kapturowski
 et al. 2019 (table 2): all 18 actions, rewards as they are, and episodes that end with the game. A full replay takes

@@ -1,13 +1,13 @@
 """Evaluates an R2D2 agent with a restricted memory. Kapturowski et al. 2019, section 5 and figure 5.
 
-  bazel run //agents:r2d2_history -- --logdir=runs/r2d2_watermaze
-  bazel run //agents:r2d2_history -- --logdir=runs/r2d2_watermaze --histories=inf,60,30,1 --num_episodes=30
+  scalable-agents r2d2_history --logdir=runs/r2d2_watermaze
+  scalable-agents r2d2_history --logdir=runs/r2d2_watermaze --histories=inf,60,30,1 --num_episodes=30
 
 The trained agent plays again, but in each step t its LSTM is computed anew, from zeros, on the last k observations
 o_{t-k+1}, ..., o_t. With k = 1 it sees only the present one. With k = 0 it sees nothing, and its output is zero. `inf`
 is the whole episode, as in training. For each k, the program measures the return, how often the greedy action is that
 of the unrestricted agent, and how much the largest action values differ. The results are in the run directory's
-restricted_history.json, from which //tables:r2d2 draws the figure.
+restricted_history.json, from which `scalable-agents r2d2` draws the figure.
 """
 
 from scalable_agents.processes import quiet

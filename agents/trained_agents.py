@@ -1,6 +1,6 @@
 """The trained agents of this project's releases: finds or fetches their files, or says how to train such an agent.
 
-A release is a folder at RELEASE_URL with the files that RELEASED names, which //agents:export has made. docs/play.md
+A release is a folder at RELEASE_URL with the files that RELEASED names, which export.py has made. docs/play.md
 says how a release is made. There is none yet, so both are empty.
 """
 

@@ -1,6 +1,6 @@
 """Draws how hyper-parameters changed in a population (their schedules), as in appendix F of Espeholt et al. 2018.
 
-  bazel run //tables:population -- --population=runs/population --sweep_run=runs/sweep_3
+  scalable-agents tables.population --population=runs/population --sweep_run=runs/sweep_3
 
 The figure is POPULATION/schedules.png. It has a panel per hyper-parameter and a thin line per member. Bold lines show
 the schedule of the fittest member's agent, followed back through the members that it was copied from. Each member is

@@ -1,23 +1,23 @@
 """Makes the tables and figures of a paper, with the results of your runs next to the paper's numbers.
 
-  bazel run //tables:tables -- --paper=impala --table=3 --runs='runs/dmlab30_*' --output=results
-  bazel run //tables:tables -- --paper=r2d2 --figures --runs='runs/watermaze_*'
+  scalable-agents tables --paper=impala --table=3 --runs='runs/dmlab30_*' --output=results
+  scalable-agents tables --paper=r2d2 --figures --runs='runs/watermaze_*'
 
-Prints the table and writes it as Markdown and CSV. //tables:impala, //tables:popart_impala, //tables:r2d2 and
-//tables:laser are this program for one paper:
+Prints the table and writes it as Markdown and CSV. `impala`, `popart_impala`, `r2d2` and `laser` are this program for
+one paper:
 
   impala         Espeholt et al. 2018: tables 1, 2, 3, 4, B.1 and C.1, figures 4 to 6, B.1 and E.1 to E.4. Table 1
-                 compares speeds: --throughput has the file of //tools:throughput. The table "sweep" lists the samples
-                 of a sweep, best first, also of A3C and batched A2C. --figures draws learning curves and bars of scores
-                 per level. For tables 2 and sweep: the best samples' curves, the stability, and the variants of
+                 compares speeds: --throughput has the file of `throughput`. The table "sweep" lists the samples of a
+                 sweep, best first, also of A3C and batched A2C. --figures draws learning curves and bars of scores per
+                 level. For tables 2 and sweep: the best samples' curves, the stability, and the variants of
                  --action_values. Without a table: training scores on a suite against frames and hours, and per level,
                  of any agents.
   popart_impala  Hessel et al. 2019: the summary of results, and figures 1 to 5: training scores and returns,
                  statistics, scores per level.
   r2d2           Kapturowski et al. 2019: tables 1, 3 and 4. Figures: runs with --measure_delta_q (figure 1), also with
                  several numbers of actors (6), returns per level (2, right, and 10), several variants on one level (4,
-                 7 and 8), runs with results of //agents:r2d2_history (5), and runs on several levels of a suite, also
-                 of IMPALA: scores against frames and hours (2, left, 3 and 9), and per level (11).
+                 7 and 8), runs with results of `r2d2_history` (5), and runs on several levels of a suite, also of
+                 IMPALA: scores against frames and hours (2, left, 3 and 9), and per level (11).
   laser          Schmitt et al. 2020: tables 1 and 2. Figures: data efficiency (1 and 3), ablations (2, 3 and 4), and
                  the share of steps outside the trust region.
 
@@ -126,8 +126,8 @@ class TablesConfig:
                           "The table sweep takes runs of any agent with IMPALA's settings, also of one of your own. "
                           'Tables of r2d2 also take runs of IMPALA. Figures of laser also take runs of other agents. '
                           'Without this flag, the table has only the numbers of the paper.')
-  throughput: str = setting('', 'With --table=1 of impala: the file throughput.json of //tools:throughput. Without it, '
-                                'the table has only the numbers of the paper.')
+  throughput: str = setting('', 'With --table=1 of impala: the file throughput.json of `scalable-agents throughput`. '
+                                'Without it, the table has only the numbers of the paper.')
   budget: bool = setting(False, 'Print what the results of all papers cost, and write it as Markdown and CSV. The only '
                                 'other flag may be --output.')
   returns_every: int = setting(0, 'Environment frames. Print the training returns of --runs after each so many frames, '
@@ -156,7 +156,7 @@ def validate(config: TablesConfig):
   if config.throughput and not is_speed:
     raise ValueError('--throughput: only with --table=1 of impala')
   if is_speed and (config.runs or config.figures):
-    raise ValueError('--table=1: want neither --runs nor --figures; //tools:throughput measures it')
+    raise ValueError('--table=1: want neither --runs nor --figures; `scalable-agents throughput` measures it')
   if config.paper == 'impala' and config.table:
     if not config.runs and (config.table == _SWEEP or config.table in _OF_SAMPLES and config.figures):
       raise ValueError('--runs: want the runs of a sweep')

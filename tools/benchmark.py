@@ -1,6 +1,6 @@
 """Measures the parts of IMPALA on this machine one by one, and compares the whole training with the sum of its parts.
 
-  make benchmark        or        bazel run //tools:benchmark
+  make benchmark        or        scalable-agents benchmark
 
 There are four sections. The first one is IMPALA on Pong with the shallow network. The second one is R2D2 on Pong with
 the paper's sequences, and its replay. The third one is LASER on Pong with its replay and replayers. The fourth one is
@@ -63,7 +63,7 @@ class BenchmarkConfig:
   seconds: float = setting(10., 'Seconds for which each part is measured. The whole training is measured six or eight '
                            'times as long.', at_least=0.1, at_most=training_rate.MAX_SECONDS)
   torso_precision: str = setting('float32', "Data type of the network's torso: float32 or bfloat16. See the flag of "
-                                 '//agents:impala_atari57.', choices=('float32', 'bfloat16'))
+                                 'impala_atari57.', choices=('float32', 'bfloat16'))
   dmlab_unroll_length: int = setting(100, 'Fourth section: agent steps per unroll. Table D.3 of the paper.', at_least=1,
                                      at_most=10_000)
   dmlab_batch_size: int = setting(

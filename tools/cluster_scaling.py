@@ -1,6 +1,6 @@
 """Measures the cost of unrolls and parameters between a learner and actor hosts, and how many hosts it can serve.
 
-  bazel run //tools:cluster_scaling
+  scalable-agents cluster_scaling
 
 One process sends unrolls to another through the cluster's own code (cluster/remote_learner.py), over loopback and
 without learning. The program measures the size of an unroll and the CPU time that it costs the receiving process. From

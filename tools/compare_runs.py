@@ -1,7 +1,7 @@
 """Compares runs of your own: any metric of any number of run directories in one figure, a table and a CSV file.
 
-  bazel run //tools:compare_runs -- --runs='runs/catch_*'
-  bazel run //tools:compare_runs -- --runs='runs/a,runs/b_*' --metric=loss/entropy --output=entropy
+  scalable-agents compare_runs --runs='runs/catch_*'
+  scalable-agents compare_runs --runs='runs/a,runs/b_*' --metric=loss/entropy --output=entropy
 
 Runs with the same hyper-parameters form a group, which is named after the settings in which the groups differ. Its runs
 may differ in the seed, in the settings of the run (RunConfig), and in where the processes of a cluster are. In the

@@ -1,7 +1,7 @@
 """Checks claims of the four papers on small tasks: makes the runs, draws a figure per paper, and writes a page.
 
   make evidence
-  bazel run //tools:evidence -- --papers=impala,laser --seeds=10
+  scalable-agents evidence --papers=impala,laser --seeds=10
 
 A claim compares two lines, which are runs that differ only in their seeds. The score of a run is its return, as a share
 of the optimal return. "Higher" holds if a Mann-Whitney test on the scores has p < 0.05. "Alike" holds if the 95 %
@@ -63,13 +63,13 @@ class Study(NamedTuple):
   """Runs on a small task.
 
   Attributes:
-    program: the program that makes these runs, and others, alone.
+    command: the program that makes these runs, and others, alone, and its flags.
     frames: environment frames of a run.
     seeds: the least number of runs of each line.
     scores: takes the flags with the number of seeds, a folder and the names of the lines to run. Returns line ->
       scores, [parts, seeds].
   """
-  program: str
+  command: str
   frames: int
   seeds: int
   scores: Callable[[EvidenceConfig, str, Set[str]], dict[str, np.ndarray]]
@@ -110,7 +110,7 @@ def _study(tool, name: str, seeds: int = 5) -> Study:
     return {line: np.array([comparison.scores(of_seeds, experiment.measured, part) for part in _PARTS.values()])
             for line, of_seeds in curves.items()}
 
-  return Study(f'//tools:{tool.__name__.rpartition(".")[2]} -- --experiment={name}', experiment.frames, seeds, scores)
+  return Study(f'{tool.__name__.rpartition(".")[2]} --experiment={name}', experiment.frames, seeds, scores)
 
 
 def _sharing(config: EvidenceConfig, folder: str, wanted: Set[str]) -> dict[str, np.ndarray]:
@@ -163,7 +163,7 @@ PAPERS = {
          Claim('memory_len: the memory is needed', 'memory_len', 'R2D2', 'Feed-Forward')]),
     'laser': Paper(
         'LASER (Schmitt et al. 2020): a shared replay, figure 3',
-        {'sharing': Study('//tools:shared_replay', shared_replay.SharedReplayConfig().frames, 20, _sharing)},
+        {'sharing': Study('shared_replay', shared_replay.SharedReplayConfig().frames, 20, _sharing)},
         [Claim('naive sharing is worse than no replay', 'sharing', 'no replay', 'shared replay, naive'),
          Claim('sharing with the trust region is better than no replay', 'sharing', 'shared replay, b = 0.1',
                'no replay')]),
@@ -233,7 +233,8 @@ def _section(name: str, paper: Paper, studies: dict[str, dict[str, _Line]],
   lines.append('')
   for key, study in paper.studies.items():
     seeds = next(iter(studies[key].values())).scores.shape[1]
-    lines.append(f'- {key}: `bazel run {study.program}`, {study.frames:,} environment frames per run, {seeds} seeds.')
+    lines.append(f'- {key}: `scalable-agents {study.command}`, {study.frames:,} environment frames per run, '
+                 f'{seeds} seeds.')
   return [*lines, '']
 
 

@@ -1,6 +1,6 @@
 """Copies the small files of a run to a folder of their own, which can be published: 1 MB instead of many.
 
-  bazel run //tools:excerpt -- --run=runs/breakout_shallow --output=docs/results/breakout_shallow
+  scalable-agents excerpt --run=runs/breakout_shallow --output=docs/results/breakout_shallow
 
 The copy is a run directory that the programs of tables and figures read. It has config.json, the evaluations, the
 learning curve, and 200 rows of the metrics, spread evenly over the run. It has no checkpoint, so it can be neither

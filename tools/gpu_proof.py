@@ -1,6 +1,6 @@
 """Shows what this project does on a card: how exactly it computes, how fast, and what the bottleneck is.
 
-  make gpu-proof        or        bazel run //tools:gpu_proof
+  make gpu-proof        or        scalable-agents gpu_proof
 
 It prints a table and writes a JSON file; docs/gpu.md says how to read them. A row that fails says why in one line, and
 the others go on. The program takes at most --minutes; rows for which no time is left say so. With --device=cpu, a

@@ -1,6 +1,6 @@
 """Runs a whole cluster on one machine, to try out a cluster before it runs on several machines.
 
-  bazel run //tools:local_cluster -- --agent=impala_atari57 --learners=1 --actors=2 --logdir=runs/pong -- \\
+  scalable-agents local_cluster --agent=impala_atari57 --learners=1 --actors=2 --logdir=runs/pong -- \\
     --level_name=pong --torso=shallow --num_environments=16
 
 The program shows the output of all learners and actor hosts. The flags after the second -- are for every process.

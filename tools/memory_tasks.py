@@ -1,6 +1,6 @@
 """Compares R2D2's strategies for recurrent states in replay on small tasks.
 
-  bazel run //tools:memory_tasks -- --experiment=recall_late --seeds=5
+  scalable-agents memory_tasks --experiment=recall_late --seeds=5
 
 Kapturowski et al. 2019, section 3 and figure 4. The experiments are:
 

@@ -1,6 +1,6 @@
 """Compares the speed of one agent on eight games with the speed of eight agents on one game each.
 
-  bazel run //tools:multi_task
+  scalable-agents multi_task
 
 One agent on several games plays equally many steps of each game. So the expected speed is the harmonic mean of the
 games' own speeds. All runs use all 18 actions. The last line of the output is a JSON object with all numbers.
@@ -26,7 +26,7 @@ class MultiTaskConfig:
   games: str = setting('pong,breakout,qbert,seaquest,enduro,space_invaders,beam_rider,ms_pacman',
                        'The games, with commas between them.')
   flags: str = setting('--torso=shallow',
-                       'Flags of //agents:impala_atari57 for all runs, with commas between them.')
+                       'Flags of impala_atari57 for all runs, with commas between them.')
 
 
 def validate(config: MultiTaskConfig):

@@ -1,6 +1,6 @@
 """Studies IMPALA on a small built-in task, as section 5.2 and appendix E of the paper do on DMLab levels.
 
-  bazel run //tools:off_policy -- --experiment=policy_lag --seeds=5
+  scalable-agents off_policy --experiment=policy_lag --seeds=5
 
 Espeholt et al. 2018. On small tasks actors and learner are almost in step, so --policy_lag makes the data stale. The
 experiments are:

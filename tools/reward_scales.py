@@ -1,6 +1,6 @@
 """Compares agents on small built-in tasks with rewards of different sizes, as the PopArt paper does on Atari games.
 
-  bazel run //tools:reward_scales -- --experiment=scales --seeds=5
+  scalable-agents reward_scales --experiment=scales --seeds=5
 
 The experiments are:
 

@@ -1,6 +1,6 @@
 """Compares LASER agents without a replay, with their own and with a shared one, on a small built-in task.
 
-  bazel run //tools:shared_replay
+  scalable-agents shared_replay
 
 Schmitt et al. 2020, figure 3: naive sharing is worse than no replay, and sharing with the trust region is better. Here
 the other player in a shared replay is no agent of a sweep: it always guesses and never learns. The agent learns `quiz`,

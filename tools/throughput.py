@@ -1,8 +1,8 @@
 """Measures table 1 of the IMPALA paper: the speed of A3C, of batched A2C and of IMPALA, on this machine.
 
-  bazel run //tools:throughput
-  bazel run //tables:impala -- --table=1 --throughput=results/throughput/throughput.json
-  bazel run //tools:throughput -- --experiment=variation --output=results/variation
+  scalable-agents throughput
+  scalable-agents impala --table=1 --throughput=results/throughput/throughput.json
+  scalable-agents throughput --experiment=variation --output=results/variation
 
 Espeholt et al. 2018, section 5.1. All architectures train in alternating windows: while one continues for some
 seconds, the others are stopped, so that all have the same ups and downs of the machine.

@@ -28,7 +28,7 @@ _DELTA_Q = {'delta_q/first': 'first', 'delta_q/last': 'last'}  # Metric -> the t
 _ACTORS_AXES = {'policy_lag': 'parameter lag (updates)',
                 **{metric: f'ΔQ, {step} trained step' for metric, step in _DELTA_Q.items()}}
 _RETURN = 'episode_return'
-HISTORIES = 'restricted_history.json'  # From //agents:r2d2_history.
+HISTORIES = 'restricted_history.json'  # From r2d2_history.py.
 
 
 class Memory(NamedTuple):
@@ -204,7 +204,8 @@ def read_memory(run: runs_lib.Run) -> dict[str, dict[float, Memory]]:
         found.setdefault(level, {})[float(history)] = Memory(mean_return, 100 * match, difference)
     return found
 
-  return run_directory.read_json(os.path.join(run.logdir, HISTORIES), parse, 'run //agents:r2d2_history again') or {}
+  path = os.path.join(run.logdir, HISTORIES)
+  return run_directory.read_json(path, parse, 'run `scalable-agents r2d2_history` again') or {}
 
 
 def pictures(runs: Sequence[runs_lib.Run]) -> dict[str, figure.Figure | None]:

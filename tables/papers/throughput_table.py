@@ -1,6 +1,6 @@
 """Table 1 of Espeholt et al. 2018 (IMPALA): frames per second of A3C, batched A2C and IMPALA.
 
-//tools:throughput measures and writes the file that `read` reads.
+tools/throughput.py measures and writes the file that `read` reads.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
 
 
 def read(path: str) -> list[Measured]:
-  """Reads a file of //tools:throughput.
+  """Reads a file of tools/throughput.py.
 
   Raises:
     errors.UserError: the file cannot be read.
@@ -53,7 +53,8 @@ def read(path: str) -> list[Measured]:
                      *(int(one[name]) for name in ('environments', 'batch_size', 'unroll_length')))
             for one in stored['measured']]
   except (OSError, ValueError, TypeError, KeyError) as error:
-    raise errors.UserError(f'--throughput={path}: want throughput.json of //tools:throughput: {error}') from error
+    raise errors.UserError(
+        f'--throughput={path}: want throughput.json of `scalable-agents throughput`: {error}') from error
 
 
 def table(measured: Sequence[Measured]) -> layout.Table:

@@ -80,7 +80,7 @@ class LearningTest(absltest.TestCase):
   def test_experience_of_agents_that_guess_helps_with_the_trust_region_and_hurts_without(self):
     """Schmitt et al. 2020, figure 3: naive sharing is below no replay, and the trust region is above it.
 
-    The batch always has 8 new unrolls. `//tools:shared_replay` has more lines, learning rates and seeds. With the seeds
+    The batch always has 8 new unrolls. tools/shared_replay.py has more lines, learning rates and seeds. With the seeds
     1 to 3, returns are 1.1 to 1.5 without replay, 0.4 to 0.7 with naive sharing, and 1.9 to 2.0 with the trust region.
     """
     make, guesses = replayers.own_replay, _guesses(40_000)

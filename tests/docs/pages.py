@@ -95,8 +95,7 @@ def _spans(text):
   found = []
   for match in _SPAN.finditer(text):
     code = re.sub(r'\bNAME\b', 'impala_atari57', ' '.join(match[1].split())).replace('=N', '=1')
-    code = re.sub(r'^(?=//(agents|tables|tools):\w)', 'bazel run ', code)
-    code = re.sub('^(?=--table=.* --runs=)', 'bazel run //tables:impala -- ', code)
+    code = re.sub('^(?=--table=.* --runs=)', 'scalable-agents impala ', code)
     if _without_environment(code).split(' ')[0] in PROGRAMS + OTHERS and '…' not in code:
       found.append(Block(text.count('\n', 0, match.start()) + 1, 'bash', f'{code}\n', '', ''))
   return found

@@ -111,7 +111,7 @@ class R2d2FiguresTest(run_directories.TestCase):
     file = pathlib.Path(self._make('run'), 'restricted_history.json')
     file.write_text(text, encoding='utf-8')
     with self.assertRaisesRegex(run_directory.RunDirectoryError,
-                                f'^{file}(, line 1)? is damaged .*: run //agents:r2d2_history again$'):
+                                f'^{file}(, line 1)? is damaged .*: run `scalable-agents r2d2_history` again$'):
       r2d2_figures.draw_memory(self.read())
 
   def test_the_results_have_the_name_that_the_evaluation_gives_them(self):
