@@ -23,8 +23,8 @@ ALL = sorted(str(path.relative_to(source_tree.ROOT)) for path in (
     *source_tree.ROOT.glob('*.md'), *(source_tree.ROOT / 'docs').rglob('*.md')))
 CHECKED = [page for page in ALL if page != 'CHANGELOG.md']  # That one also names what has been removed since.
 PROGRAMS = ('bazel', 'bazelisk', 'make', 'python', 'python3', 'scalable-agents')  # They run something of this project.
-OTHERS = ('apt-get', 'cat', 'cd', 'docker', 'kubectl', 'mkdir', 'pip', 'rm', 'sbatch', 'sha256sum', 'source', 'split',
-          'tar', 'tensorboard', 'unzip', 'xz', 'zip')
+OTHERS = ('apt-get', 'bash', 'cat', 'cd', 'docker', 'git', 'kubectl', 'mkdir', 'pip', 'rm', 'sbatch', 'sha256sum',
+          'source', 'split', 'tar', 'tensorboard', 'unzip', 'xz', 'zip')
 _BLOCK = re.compile(r'^(?:<!-- not run: (.+) -->\n)?( *)```(\S*).*\n((?:.*\n)*?)\2```$', re.MULTILINE)
 _SPAN = re.compile(r'`([^`]+)`')
 _FUNCTIONS = '\n'.join([

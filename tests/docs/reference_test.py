@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import re
 import sys
 
@@ -123,6 +124,16 @@ class RunDirectoryTest(absltest.TestCase):
     self.assertContainsSubset({'config.json', '.lock', 'evolution.jsonl'}, names)
     for name in names:
       self.assertRegex(page, rf'`{re.escape(name)}[*/]*`')
+
+
+  def test_every_key_of_the_json_files_is_on_the_page(self):
+    page = (source_tree.ROOT / 'docs' / 'run_directory.md').read_text(encoding='utf-8')
+    run = source_tree.ROOT / 'docs' / 'results' / 'breakout_shallow'
+    config, evaluation = (json.loads((run / name).read_text(encoding='utf-8'))
+                          for name in ('config.json', 'evaluation.json'))
+    keys = {*config, *evaluation, *evaluation['protocol'], *evaluation['levels']['breakout'],
+            *population_directory.Fitness._fields, *population_directory.Evolution._fields}
+    self.assertEmpty({key for key in keys if f'`{key}`' not in page})
 
 
 class NamesTest(absltest.TestCase):
