@@ -1,13 +1,20 @@
 """Copies the small files of a run to a folder of their own, which can be published: 1 MB instead of many.
 
   scalable-agents excerpt --run=runs/breakout_shallow --output=docs/results/breakout_shallow
+  scalable-agents excerpt --run=runs/pong --output=pong --rows=2 --nocurve --returns_every=1_000_000
 
 The copy is a run directory that the programs of tables and figures read. It has config.json, the evaluations, the
 learning curve, and 200 rows of the metrics, spread evenly over the run. It has no checkpoint, so it can be neither
 continued nor evaluated again. Its config.json has no path of the original run directory.
+
+With --returns_every, the copy also has the training episodes from which `scalable-agents tables` with the same flag
+computes returns. The second command writes about 20 KB.
 """
 
+import bisect
+from collections.abc import Iterator
 import dataclasses
+import math
 import os
 import shutil
 
@@ -15,12 +22,11 @@ from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import row_file
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
-
-_ROWS = 200  # Of metrics.jsonl.
-_WHOLE = (run_directory.EVALUATION, run_directory.EVALUATIONS, run_directory.LEARNING_CURVE)  # If they exist.
+from scalable_agents.tables.results import training_returns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,30 +35,62 @@ class ExcerptConfig:
 
   run: str = setting('', 'The run directory to copy from.')
   output: str = setting('', 'The folder to write to. It is made if there is none.')
+  rows: int = setting(200, 'The largest number of rows of metrics.jsonl to copy.', at_least=2, at_most=10**9)
+  curve: bool = setting(True, 'Also copy the learning curve.')
+  returns_every: int = setting(
+      0, 'Environment frames. Also copy the last 100 training episodes of each level before each multiple of this '
+      'number. 0: no episodes.', at_least=0, at_most=10**15)
 
 
-def write(run: str, output: str):
+def write(config: ExcerptConfig):
   """Copies a run's small files.
 
   Args:
-    run: the run directory.
-    output: the folder to write to. Its path, as given here, becomes the logdir in the copy's config.json.
+    config: its `output`, as given here, becomes the logdir in the copy's config.json.
   Raises:
     errors.UserError: `run` is not a run directory, or it is `output`, or a file cannot be read or written.
   """
-  config = run_directory.read_config(run)
+  run, output = config.run, config.output
+  of_run = run_directory.read_config(run)
   folder = files.make_folder(output)
   if os.path.samefile(run, folder):
     raise errors.UserError(f'--output={output}: this is the run directory itself')
-  config |= {'flags': settings.to_json(config['flags'] | {'logdir': output}),
-             'command_line': run_directory.command_of(config)}
-  run_directory.write_json(run_directory.path(folder, run_directory.CONFIG), config)
-  for name in _WHOLE:
+  of_run |= {'flags': settings.to_json(of_run['flags'] | {'logdir': output}),
+             'command_line': run_directory.command_of(of_run)}
+  run_directory.write_json(run_directory.path(folder, run_directory.CONFIG), of_run)
+  curve = [run_directory.LEARNING_CURVE] if config.curve else []
+  for name in (run_directory.EVALUATION, run_directory.EVALUATIONS, *curve):
     if os.path.exists(run_directory.path(run, name)):
       with run_directory.replaced(run_directory.path(folder, name)) as new:
         shutil.copyfile(run_directory.path(run, name), new)
-  with run_directory.replaced(run_directory.path(folder, run_directory.METRICS)) as new, open(new, 'wb') as stream:
-    stream.writelines(row.line for row in row_file.sample(run_directory.path(run, run_directory.METRICS), _ROWS))
+  _write_rows(folder, run_directory.METRICS, (
+      row.line for row in row_file.sample(run_directory.path(run, run_directory.METRICS), config.rows)))
+  if config.returns_every:
+    _write_rows(folder, run_directory.EPISODES, _episodes(run, config.returns_every))
+
+
+def _write_rows(folder, name, lines):
+  with run_directory.replaced(run_directory.path(folder, name)) as new, open(new, 'wb') as stream:
+    stream.writelines(lines)
+
+
+def _episodes(run: str, every: int) -> Iterator[bytes]:
+  """Yields the header of episodes.csv, and the rows to copy, in order."""
+  file = run_directory.path(run, run_directory.EPISODES)
+  rows, frames_of = [], {}  # Level -> environment frames and place in `rows` of each episode, oldest first.
+  for row in run_rows.complete_rows(file):
+    if row.position:
+      episode = run_rows.episode_row(file, row)
+      if math.isfinite(episode.episode_return):
+        frames_of.setdefault(episode.level, []).append((episode.frames, len(rows)))
+        rows.append(row.line)
+  kept = set()
+  for episodes in frames_of.values():
+    for mark in range(every, episodes[-1][0] + every, every):
+      end = bisect.bisect_right(episodes, mark, key=lambda episode: episode[0])
+      kept.update(place for _, place in episodes[max(0, end - training_returns.WINDOW):end])
+  yield run_rows.EPISODES_HEADER
+  yield from (rows[place] for place in sorted(kept))
 
 
 def main():
@@ -61,7 +99,7 @@ def main():
   for name in ('run', 'output'):
     if not getattr(config, name):
       raise errors.UserError(f'--{name}=: want a folder')
-  write(run_flags.user_path(config.run), config.output)
+  write(dataclasses.replace(config, run=run_flags.user_path(config.run)))
   print(f'wrote {config.output}')
 
 

@@ -4,11 +4,13 @@ import json
 import os
 
 from absl.testing import absltest
+import numpy as np
 
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tables.results import runs
+from scalable_agents.tables.results import training_returns
 from scalable_agents.tools import excerpt
 
 _FLAGS = {'level_name': 'breakout', 'torso': 'shallow', 'use_lstm': False, 'seed': 1, 'total_environment_frames': 1_000,
@@ -39,7 +41,7 @@ class ExcerptTest(absltest.TestCase):
 
   def test_the_copy_is_a_run_that_the_tables_read(self):
     output = self.create_tempdir('copies').full_path + '/new/copy'
-    excerpt.write(self.run_folder, output)
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
     self.assertCountEqual(os.listdir(output),
                           ['config.json', 'evaluation.json', 'metrics.jsonl', 'learning_curve.png'])
     (original, copy), faults = runs.read([self.run_folder, output], evaluated=True)
@@ -51,10 +53,31 @@ class ExcerptTest(absltest.TestCase):
     self.assertBetween(len(frames), 150, 201)
     self.assertLess(max(after - before for before, after in zip(frames, frames[1:], strict=False)), 10)
 
+  def test_the_copied_episodes_give_the_same_returns(self):
+    draw = np.random.default_rng(0)
+    frames = np.sort(draw.integers(1, 1_001, 900))
+    returns = [f'{value:.3f}' for value in draw.normal(size=900)]
+    returns[500] = 'nan'  # It counts in neither.
+    levels = draw.choice(['breakout', 'pong'], 900, p=[0.8, 0.2])
+    self._write('episodes.csv', 'frames,level,return,length\n' + ''.join(
+        f'{at},{level},{value},7\n' for at, level, value in zip(frames, levels, returns, strict=True)))
+    self._write('config.json', json.dumps({'agent': 'impala', 'flags': _FLAGS | {'level_name': 'breakout,pong'}}))
+    output = self.create_tempdir('copies').full_path
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output, rows=2, curve=False, returns_every=300))
+    self.assertCountEqual(os.listdir(output), ['config.json', 'evaluation.json', 'episodes.csv', 'metrics.jsonl'])
+    self.assertLen(run_rows.read_metrics(output), 2)
+    self.assertBetween(len(list(run_rows.read_episodes(output))), 400, 600)
+    original, copy = (training_returns.read(run) for run in runs.read([self.run_folder, output], evaluated=False)[0])
+    self.assertEqual(copy.frames, original.frames)
+    for level in ('breakout', 'pong'):
+      for mark in (300, 600, 900, 1_200):
+        self.assertEqual(training_returns.last(copy.of_levels[level], mark),
+                         training_returns.last(original.of_levels[level], mark))
+
   def test_no_path_of_the_original_remains(self):
     self.addCleanup(os.chdir, os.getcwd())
     os.chdir(self.create_tempdir('here').full_path)
-    excerpt.write(self.run_folder, 'copy')
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, 'copy'))
     with open('copy/config.json', encoding='utf-8') as file:
       text = file.read()
     self.assertNotIn(self.run_folder, text)
@@ -63,11 +86,11 @@ class ExcerptTest(absltest.TestCase):
 
   def test_it_does_not_write_over_the_run_nor_copy_another_folder(self):
     with self.assertRaisesRegex(errors.UserError, 'this is the run directory itself'):
-      excerpt.write(self.run_folder, self.run_folder)
+      excerpt.write(excerpt.ExcerptConfig(self.run_folder, self.run_folder))
     self.assertLen(run_rows.read_metrics(self.run_folder), 1_000)
     empty = self.create_tempdir('empty').full_path
     with self.assertRaisesRegex(run_directory.RunDirectoryError, 'no run has been started there'):
-      excerpt.write(empty, empty + '/copy')
+      excerpt.write(excerpt.ExcerptConfig(empty, empty + '/copy'))
     self.assertEmpty(os.listdir(empty))
 
 
