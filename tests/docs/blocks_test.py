@@ -31,11 +31,11 @@ _PYTHON = ('python', '{code-cell}')
 _NOT_CODE = ('math', 'text', '{eval-rst}', '{include}', '{literalinclude}', '{toctree}')  # Sphinx checks directives.
 _FLAGS_OF_OTHERS = {'build', 'config', 'exclusive', 'fix', 'flagfile', 'gpus', 'help', 'no', 'nodes', 'platform',
                     'python', 'replicas'}
-_SMALL = ('--total_environment_frames=400', '--num_environments=4', '--num_environment_workers=1',
-          '--test_num_episodes=2')
+_SMALL = ('--total_environment_frames=400', '--num_environment_workers=1', '--test_num_episodes=2')
 # Programs that take few seconds -> what is added to their arguments.
-_SHORT = {'compare_runs': (), 'doctor': (), 'export': (), 'laser_sweep': (), 'local_cluster': _SMALL,
+_SHORT = {'compare_runs': (), 'doctor': (), 'excerpt': (), 'export': (), 'laser_sweep': (), 'local_cluster': _SMALL,
           'play': ('--view=none', '--num_episodes=1'), 'population': _SMALL, 'train': _SMALL}
+_COMMAND = '|'.join(re.escape(name) for name in pages.PROGRAMS + pages.OTHERS)
 _FAULTS = (ValueError, ImportError, errors.UserError, flags.Error)
 
 
@@ -66,11 +66,30 @@ def _fault(block):
   """Returns why a block is not checked though nothing says so, or is marked though it can be checked; else ''."""
   if block.language not in (*_PYTHON, *_NOT_CODE, 'bash'):
     return '' if block.reason else f'{block.language!r}: want python, bash, text or <!-- not run: REASON -->'
-  if block.language == 'text' and re.match(rf'({"|".join(pages.PROGRAMS)})\s', block.code):
+  if block.language == 'text' and re.search(
+      rf'^\s*(\$ *)?({_COMMAND})\s(.* )?(--\w|//|\w+=)|^\s*\$ ', block.code, re.MULTILINE):
     return 'a command: want bash'
   if block.reason and block.language not in (*_PYTHON, 'bash'):
     return f'nothing would run: remove <!-- not run: {block.reason} -->'
+  if block.reason and block.reason not in pages.REASONS:
+    return f'{block.reason!r}: want one of pages.REASONS'
   return ''
+
+
+def _first_turns(calls):
+  """Returns the first call of each program in each line. Further ones are further turns of a loop."""
+  found = {}
+  for call in calls:
+    found.setdefault((call.line, commands.program(call.words)[0] or call.words[0]), call)
+  return found.values()
+
+
+def _unseen(block, calls):
+  """Returns the lines of a block of bash that bash did not run as a reader would, though they begin with a program."""
+  lines = {call.line for call in calls}
+  return [line for line, code in enumerate(block.code.splitlines(), block.line)
+          if re.match(rf'\s*(\w+=\S* +)?({_COMMAND})\s', code) and line not in lines
+          or not block.reason and re.match(rf'\s*\w+=\S* +({_COMMAND})\s', code)]
 
 
 class PagesTest(parameterized.TestCase):
@@ -80,7 +99,10 @@ class PagesTest(parameterized.TestCase):
     text = pages.read(page)
     blocks = pages.blocks(text)
     self.assertLen(re.findall('^ *```', text, re.MULTILINE), 2 * len(blocks))
+    self.assertNotRegex(pages.without_code(text), r'(?m)^ *~~~|<pre>|^ *\n {4,}[^-*\s]', 'want ``` around code')
     self.assertEmpty([f'line {block.line}: {fault}' for block in blocks if (fault := _fault(block))])
+    calls = pages.calls_in_blocks(page)
+    self.assertEmpty([line for block in blocks if block.language == 'bash' for line in _unseen(block, calls)])
 
   @parameterized.parameters(*pages.CHECKED)
   def test_every_flag_in_the_text_exists(self, page):
@@ -104,9 +126,9 @@ class PagesTest(parameterized.TestCase):
           folder.create_file(block.file, content=block.code)
           self.addCleanup(sys.modules.pop, block.file.removesuffix('.py'), None)
       elif block.language == 'bash':
-        first_turns = {call.line: call for call in reversed(pages.calls_in_blocks(page)) if call.line in block.lines}
-        faults += [f'line {line}: want <!-- not run: REASON --> above the block: {shlex.join(call.words)}'
-                   for line, call in sorted(first_turns.items()) if not _run(call.words)]
+        calls = [call for call in pages.calls_in_blocks(page) if call.line in block.lines]
+        faults += [f'line {call.line}: want <!-- not run: REASON --> above the block: {shlex.join(call.words)}'
+                   for call in _first_turns(calls) if not _run(call.words)]
     self.assertEmpty(faults + _faults(pages.calls(page)))
 
 
@@ -115,7 +137,8 @@ def _run(words):
   module, arguments = commands.program(words)
   name = module.rpartition('.')[2]
   if name in registry.PRESETS:
-    training.run_preset(name, *arguments, *_SMALL,
+    environments = 'auto' if name.startswith('a2c') else 4  # A2C has as many as the batch has unrolls.
+    training.run_preset(name, *arguments, *_SMALL, f'--num_environments={environments}',
                         f'--num_kernel_threads={tf.config.threading.get_intra_op_parallelism_threads()}')
   elif name in _SHORT or module.startswith('scalable_agents.tables.'):
     subprocess.run([sys.executable, '-m', module, *arguments, *_SHORT.get(name, ())], env=python_path.environment(),
@@ -151,10 +174,12 @@ class FaultsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('```\n1 + 1\n```', "'': want python"), ('```yaml\na: 1\n```', "'yaml': want python"),
-      ('```text\nmake train\n```', 'a command'),
+      ('```text\nmake train ARGS=--seed=1\n```', 'a command'),
+      ('```text\nthis:\n  $ scalable-agents x --seed=1\n```', 'a command'),
+      ('<!-- not run: I am tired -->\n```bash\nmake train\n```', "'I am tired': want one of"),
       ('<!-- not run: an output -->\n```text\n1\n```', 'nothing would run'),
       ('```python\n1 + 1\n```', ''), ('```bash\nmake train\n```', ''), ('```text\n1\n```', ''),
-      ('<!-- not run: needs a GPU -->\n```python\n1 + 1\n```', ''),
+      ('<!-- not run: needs Docker -->\n```python\n1 + 1\n```', ''),
       ('<!-- not run: takes hours -->\n```bash\nmake train\n```', ''))
   def test_faults_of_blocks(self, text, fault):
     block, = pages.blocks(text)
@@ -164,6 +189,18 @@ class FaultsTest(parameterized.TestCase):
   @parameterized.parameters('make train', 'pip install .', 'bazel run //tools:throughput -- --seconds=5')
   def test_commands_whose_block_must_say_why_they_do_not_run(self, command):
     self.assertFalse(_run(tuple(command.split())))
+
+  @parameterized.parameters(
+      ('if false; then\n  make train\nfi', [2]), ('f() {\n  make train\n}', [2]), ('true ||\n  make train', [2]),
+      ('SEED=1 make train', [1]), ('for seed in 1 2; do\n  make train \\\n    ARGS=x\ndone', []))
+  def test_commands_that_a_reader_runs_otherwise(self, code, lines):
+    block = pages.Block(1, 'bash', f'{code}\n', '', '')
+    self.assertEqual(_unseen(block, pages.calls_of([block])), lines)
+
+  def test_the_first_turn_of_each_program_runs(self):
+    code = 'for seed in 1 2; do make train ARGS=$seed && scalable-agents doctor; pip install x; done\n'
+    self.assertEqual([' '.join(call.words) for call in _first_turns(pages.calls_of([
+        pages.Block(1, 'bash', code, '', '')]))], ['make train ARGS=1', 'scalable-agents doctor', 'pip install x'])
 
   def test_an_indented_block(self):
     block, = pages.blocks('- one\n\n  ```bash\n  make a \\\n    b\n  ```\n')
@@ -176,7 +213,7 @@ class FaultsTest(parameterized.TestCase):
         (4, ('make', 'x', 'y', '1')), (4, ('make', 'x', 'y', '2')),
         (10, ('python', 'x y0')), (10, ('python', 'x y23'))])
 
-  @parameterized.parameters('no_such_program', 'make $NO_SUCH_VARIABLE', 'if make; then')
+  @parameterized.parameters('no_such_program', 'make $NO_SUCH_VARIABLE', 'if make; then', 'exit 0')
   def test_what_the_shell_refuses(self, code):
     with self.assertRaises(ValueError):
       pages.calls_of([pages.Block(1, 'bash', code, '', '')])

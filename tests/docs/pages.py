@@ -1,12 +1,12 @@
 """The pages of the documentation: their blocks of code, and the commands in these and between backticks.
 
 Blocks in Python and in bash are run, for few environment frames. A block that cannot run has a comment in the line
-above it, which says why: <!-- not run: needs a GPU -->. Its commands get only their arguments checked, as do those
+above it with one of REASONS: <!-- not run: needs Docker -->. Its commands get only their arguments checked, as do those
 between backticks.
 
 Commands are collected by bash: it runs the block with a function in place of each program, which only notes its
 arguments. So variables, loops and quotes mean what they mean to a reader. Of a loop over games, levels or seeds, the
-arguments of the first and the last turn are checked, and the first turn is run.
+arguments of the first and the last turn are checked, and the first turn of each program is run.
 """
 
 import functools
@@ -25,6 +25,10 @@ CHECKED = [page for page in ALL if page != 'CHANGELOG.md']  # That one also name
 PROGRAMS = ('bazel', 'bazelisk', 'make', 'python', 'python3', 'scalable-agents')  # They run something of this project.
 OTHERS = ('apt-get', 'bash', 'cat', 'cd', 'docker', 'git', 'kubectl', 'mkdir', 'pip', 'rm', 'sbatch', 'sha256sum',
           'source', 'split', 'tar', 'tensorboard', 'unzip', 'xz', 'zip')
+REASONS = ('installs packages', 'needs DeepMind Lab', 'needs Docker', 'needs Kubernetes', 'needs Slurm',
+           'needs a trained agent', 'needs several machines', 'needs the internet', 'needs the runs above',
+           'needs the runs below', 'needs two processes', 'runs tests', 'runs until Ctrl-C', 'takes minutes',
+           'takes half an hour', 'takes hours', 'takes days', 'takes months')
 _BLOCK = re.compile(r'^(?:<!-- not run: (.+) -->\n)?( *)```(\S*).*\n((?:.*\n)*?)\2```$', re.MULTILINE)
 _SPAN = re.compile(r'`([^`]+)`')
 _FUNCTIONS = '\n'.join([
@@ -34,7 +38,7 @@ _FUNCTIONS = '\n'.join([
     '''cut() { /usr/bin/cut "$@" | /usr/bin/sed -n '1p; $p'; }''',
     'seq() { echo "$1 $2"; }',
     'tail() { /usr/bin/tail "$@"; }',
-    *(f'{name}() {{ note {name} "$@"; }}' for name in (*PROGRAMS, *OTHERS))])
+    *(f'{name}() {{ note {name} "$@"; }}' for name in (*PROGRAMS, *OTHERS, 'the_end'))])
 
 
 class Block(NamedTuple):
@@ -115,6 +119,7 @@ def calls_of(shell: list[Block]) -> list[Call]:
   script = ''
   for block in shell:  # Each line of the script has its number in the page, which bash reports.
     script += '\n' * (block.line - 1 - script.count('\n')) + _without_environment(block.code)
+  script += 'the_end'
   with tempfile.TemporaryDirectory() as folder:
     os.symlink(source_tree.ROOT / 'environments', os.path.join(folder, 'environments'))  # Loops read lists of levels.
     notes = os.path.join(folder, 'notes')
@@ -126,4 +131,7 @@ def calls_of(shell: list[Block]) -> list[Call]:
       raise ValueError(f'exit code {done.returncode}: {done.stderr}')
     with open(notes, encoding='utf-8') as file:
       noted = iter(file.read().replace(f'{folder}/', '').split('\0')[:-1])
-  return [Call(int(line), tuple(itertools.islice(noted, int(next(noted))))) for line in noted]
+  found = [Call(int(line), tuple(itertools.islice(noted, int(next(noted))))) for line in noted]
+  if not found or found.pop().words != ('the_end',):
+    raise ValueError('a block ends the shell')
+  return found
