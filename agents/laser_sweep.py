@@ -46,7 +46,7 @@ class SweepConfig:
 
   agents: int = setting(9, 'Number of agents. The paper has 9 on Atari and 10 on DMLab-30.', at_least=1,
                         at_most=settings.MAX_PROCESSES)
-  agent: str = setting('laser_atari57', "The agents' binary: " + ' or '.join(AGENTS) + '.', choices=AGENTS)
+  agent: str = setting('laser_atari57', "The agents' program: " + ' or '.join(AGENTS) + '.', choices=AGENTS)
   share: bool = setting(True, 'Whether the agents share a replay. Otherwise each has its own.')
   logdir: str = setting('runs/laser_sweep', "The folder of the agents' run directories and of the replay. If it has a "
                         'sweep already, the sweep is resumed.')
@@ -124,7 +124,8 @@ def main(others: Sequence[str]):
                                    sys.stdout, services).run()
   if given_up:
     raise errors.UserError(f'{folder}: not started again: {", ".join(given_up)}; the same command tries again')
-  print(f'scalable-agents laser --figures --runs={shlex.quote(os.path.join(folder, "agent_*"))} draws the sweep',
+  runs = shlex.quote(os.path.join(folder, 'agent_*'))
+  print(f'scalable-agents tables --paper=laser --figures --runs={runs} draws the sweep',
         flush=True)
 
 

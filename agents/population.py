@@ -43,7 +43,7 @@ _SHARED = 'shared_replay'  # It also sets this flag if the members share a repla
 class LauncherConfig:
   """The flags."""
 
-  agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(registry.PRESETS) + '; or module:NAME '
+  agent: str = setting('impala_dmlab30', "The members' program: " + ' or '.join(registry.PRESETS) + '; or module:NAME '
                        'of an agent of your own.')
   population_size: int = setting(0, "Number of members; 0 for the paper's number: 8 for popart_impala_dmlab30, 10 "
                                  'for laser_dmlab30, and 24 for IMPALA and popart_impala_atari57. All others have '

@@ -38,7 +38,7 @@ def train(agent: str, **settings: Any) -> str:
   """Trains in a process of its own, as the command does, and waits for it. Resumes the run in `logdir` if there is one.
 
   Args:
-    agent: the name of a binary, for example 'impala_atari57'; or 'module:NAME' of an agent of your own.
+    agent: the name of a program, for example 'impala_atari57'; or 'module:NAME' of an agent of your own.
     **settings: the flags, for example level_name='catch'.
   Returns:
     The run directory.

@@ -7,7 +7,7 @@ The trained agent plays again, but in each step t its LSTM is computed anew, fro
 o_{t-k+1}, ..., o_t. With k = 1 it sees only the present one. With k = 0 it sees nothing, and its output is zero. `inf`
 is the whole episode, as in training. For each k, the program measures the return, how often the greedy action is that
 of the unrestricted agent, and how much the largest action values differ. The results are in the run directory's
-restricted_history.json, from which `scalable-agents r2d2` draws the figure.
+restricted_history.json, from which `scalable-agents tables --paper=r2d2` draws the figure.
 """
 
 from scalable_agents.processes import quiet

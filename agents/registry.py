@@ -140,7 +140,8 @@ def find(name: str) -> preset.Preset:
   try:
     found = getattr(user_modules.import_module(module), variable)
   except (ImportError, AttributeError, ValueError) as error:
-    raise errors.UserError(f'{_unknown(name)} ({error})') from error
+    reason = f' ({error})' if name else ''
+    raise errors.UserError(f'{_unknown(name)}{reason}') from error
   return found if isinstance(found, preset.Preset) else preset.Preset(name, found.config(), atari57_protocol.Protocol())
 
 

@@ -1,15 +1,14 @@
 """Trains and evaluates any agent: one of this project's presets, or an agent in a module of your own.
 
-  python -m scalable_agents.agents.train --agent=impala_atari57 --level_name=pong --logdir=runs/pong
-  python -m scalable_agents.agents.train --agent=my_package.my_agent:MY_AGENT --level_name=catch --logdir=runs/mine
+  scalable-agents train --agent=impala_atari57 --level_name=pong --logdir=runs/pong
+  scalable-agents train --agent=my_package.my_agent:MY_AGENT --level_name=catch --logdir=runs/mine
 
 --agent is the name of a preset (agents/registry.py), or module:NAME of a Definition (training/definition.py) or of a
-Preset (launch/preset.py). All further flags are those of the agent.
+Preset (launch/preset.py). All further flags are those of the agent: `scalable-agents train --agent=NAME --help` lists
+them.
 """
 
 import sys
-
-from absl import flags
 
 from scalable_agents.agents import registry
 from scalable_agents.launch import preset_flags
@@ -17,8 +16,6 @@ from scalable_agents.processes import kernels
 from scalable_agents.processes import quiet
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
-
-flags.disclaim_key_flags()  # The flags belong to the binary, so that its --help shows them.
 
 
 def main(name: str) -> None:

@@ -56,7 +56,7 @@ def find(agent: str, level: str, runs: str) -> str:
 def _command(agent, level, logdir):
   suite = 'dmlab30' if level in dmlab.LEVELS else 'atari57'
   flags = TRAINING_FLAGS.get((agent, level), '')
-  return ' '.join(f'python -m scalable_agents {agent}_{suite} --level_name={level} {flags} --logdir={logdir}'.split())
+  return ' '.join(f'scalable-agents {agent}_{suite} --level_name={level} {flags} --logdir={logdir}'.split())
 
 
 def _fetch(file: str, command: str) -> str:

@@ -51,7 +51,7 @@ class Protocol:
     """
     for level in levels:
       if level in dmlab.LEVELS:
-        raise ValueError(f'--level_name: {level} is a level of DeepMind Lab, whose binaries end in _dmlab30')
+        raise ValueError(f'--level_name: {level} is a level of DeepMind Lab, whose programs end in _dmlab30')
     settings.check(self)
     try:
       atari.AtariSettings(**self.environments(levels, training=True)['atari'])

@@ -46,7 +46,7 @@ class Protocol:
     settings.check(self)
     for level in levels:
       if level in atari57.LEVELS:
-        raise ValueError(f'--level_name: {level} is an Atari game, whose binaries end in _atari57')
+        raise ValueError(f'--level_name: {level} is an Atari game, whose programs end in _atari57')
     try:
       dmlab_settings = dmlab.DmlabSettings(**self.environments(levels, training=True)['dmlab'])
     except ValueError as error:

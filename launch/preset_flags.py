@@ -12,8 +12,6 @@ from scalable_agents.population import population_config
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 
-flags.disclaim_key_flags()  # The flags belong to the binary, so that its --help shows them.
-
 
 def define(preset: preset_lib.Preset, flag_values: flags.FlagValues = flags.FLAGS):
   """Defines a flag for each setting of a preset, with the preset's value as default.

@@ -29,9 +29,6 @@ from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 
-# The flags that this module defines belong to the binary, so --help shows them.
-flags.disclaim_key_flags()
-
 Config = TypeVar('Config')
 
 
@@ -51,6 +48,7 @@ def define(defaults: Any, flag_values: flags.FlagValues = flags.FLAGS):
       raise TypeError(f'{type(defaults).__name__}.{name}: no flag can hold a {kind}')
     help_text = settings.help_text(kind, field.metadata)
     _DEFINERS[kind](name, getattr(defaults, name), help_text, flag_values=flag_values)
+    flag_values.register_key_flag_for_module(sys.argv[0], flag_values[name])  # So that the program's --help shows it.
 
 
 def config_from_flags(config_class: type[Config], validate: Callable[[Config], None] = settings.check,

@@ -12,7 +12,7 @@ NO_SAMPLE = -1  # The value of sweep_index with which no sample replaces the set
 class RuntimeConfig:
   """The base of the agents' configs. A config repeats a field to give it the default and the source of its paper."""
   level_name: str = setting(
-      'pong', "The level to play: one of the binary's suite (a game of Atari-57 or a level of DMLab-30), a built-in "
+      'pong', "The level to play: one of the program's suite (a game of Atari-57 or a level of DMLab-30), a built-in "
       'task or gymnasium:ID. For several levels at once: a suite (atari57 or dmlab30), or names separated by commas. '
       'Environments are assigned to the levels in turn.')
   total_environment_frames: int = setting(

@@ -40,6 +40,13 @@ class MainTest(absltest.TestCase):
     self.assertEqual((done.returncode, done.stdout), (1, ''))
     self.assertRegex(done.stderr, '^error: .*--paper=nobody.*\n$')
 
+  def test_help_of_a_program(self):
+    for name, shown in (('laser', '--table: '), ('train', 'train --agent=impala_atari57 '), ('doctor', 'Each check '),
+                        ('check_wheel', 'Each PYTHON is '), ('test_summary', 'test_summary.py EVENTS')):
+      done = _run(name, '--help')
+      self.assertIn(shown, done.stdout + done.stderr)
+      self.assertNotIn('Traceback', done.stderr)
+
   def test_an_unknown_program_is_one_line(self):
     done = _run('impala_atari')
     self.assertEqual((done.returncode, done.stdout), (1, ''))

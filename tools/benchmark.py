@@ -62,7 +62,7 @@ class BenchmarkConfig:
 
   seconds: float = setting(10., 'Seconds for which each part is measured. The whole training is measured six or eight '
                            'times as long.', at_least=0.1, at_most=training_rate.MAX_SECONDS)
-  torso_precision: str = setting('float32', "Data type of the network's torso: float32 or bfloat16. See the flag of "
+  torso_precision: str = setting('float32', "Data type of the network's torso: float32 or bfloat16. See this flag of "
                                  'impala_atari57.', choices=('float32', 'bfloat16'))
   dmlab_unroll_length: int = setting(100, 'Fourth section: agent steps per unroll. Table D.3 of the paper.', at_least=1,
                                      at_most=10_000)

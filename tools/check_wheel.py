@@ -49,6 +49,8 @@ def check(wheel, python, folder):
 
 def main():
   """Checks the wheel with each interpreter, and prints a line for each."""
+  if len(sys.argv) == 1 or '--help' in sys.argv:
+    sys.exit(__doc__)
   wheel, *pythons = sys.argv[1:]
   for python in pythons or [None]:
     with tempfile.TemporaryDirectory() as folder:

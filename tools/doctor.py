@@ -442,7 +442,7 @@ def main(checks=CHECKS):
 
 if __name__ == '__main__':
   try:
-    sys.exit(main())
+    sys.exit(__doc__ if len(sys.argv) > 1 else main())
   except OSError as failure:  # Printing failed. Errors within a check become its result.
     print(f'error: standard output: {failure.strerror}', file=sys.stderr, flush=True)
     os._exit(1)  # A normal exit would try to write the rest of the output.

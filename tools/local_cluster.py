@@ -3,7 +3,7 @@
   scalable-agents local_cluster --agent=impala_atari57 --learners=1 --actors=2 --logdir=runs/pong -- \\
     --level_name=pong --torso=shallow --num_environments=16
 
-The program shows the output of all learners and actor hosts. The flags after the second -- are for every process.
+The program shows the output of all learners and actor hosts. The flags after the -- are for every process.
 There, --num_environments is the number of environments per actor host. The number per learner is
 --learner_environments. If an actor host dies, it is started again. If a learner dies, all learners are started again.
 Ctrl-C, SIGTERM and closing the terminal end the learners, which save and tell the actor hosts to end. The learners
@@ -35,7 +35,7 @@ _LEAVING_SECONDS = 20.   # Time for a process to exit if it cannot continue.
 class LocalClusterConfig:
   """The flags."""
 
-  agent: str = setting('impala_atari57', 'The binary of all processes: ' + ' or '.join(registry.PRESETS) + '; or '
+  agent: str = setting('impala_atari57', 'The program of all processes: ' + ' or '.join(registry.PRESETS) + '; or '
                        'module:NAME of an agent of your own.')
   learners: int = setting(1, 'Number of learner processes.', at_least=1, at_most=settings.MAX_PROCESSES)
   actors: int = setting(2, 'Number of actor hosts.', at_least=0, at_most=settings.MAX_PROCESSES)

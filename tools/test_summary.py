@@ -128,4 +128,4 @@ def main(path):
 
 
 if __name__ == '__main__':
-  sys.exit(main(sys.argv[1]))
+  sys.exit(__doc__ if len(sys.argv) != 2 or sys.argv[1] == '--help' else main(sys.argv[1]))

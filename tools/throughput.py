@@ -1,7 +1,7 @@
 """Measures table 1 of the IMPALA paper: the speed of A3C, of batched A2C and of IMPALA, on this machine.
 
   scalable-agents throughput
-  scalable-agents impala --table=1 --throughput=results/throughput/throughput.json
+  scalable-agents tables --table=1 --throughput=results/throughput/throughput.json
   scalable-agents throughput --experiment=variation --output=results/variation
 
 Espeholt et al. 2018, section 5.1. All architectures train in alternating windows: while one continues for some

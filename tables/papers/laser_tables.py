@@ -65,7 +65,7 @@ def _summary_table(found, notes) -> layout.Table:
   explained = [
       "From its levels: computed from the paper's rows in table 2 with the function that scores runs.",
       "All scores on DMLab-30 are of training episodes. Also PopArt-IMPALA's 73.5 is the training score of its paper, "
-      'where the test score is 72.8. `scalable-agents popart_impala` compares runs of this agent.']
+      'where the test score is 72.8. `scalable-agents tables --paper=popart_impala` compares runs of this agent.']
   return paper_tables.summary_table(
       numbers, [f'{_HOW} {results.REWARD_FORM}', *explained, *_disagreements(), *notes])
 

@@ -125,7 +125,7 @@ class MainTest(parameterized.TestCase):
       self.assertRegex(address, r'^127\.0\.0\.1:\d+$')
       self.assertEqual({_values(command)['shared_replay'] for command in commands.values()}, {address})
       self.assertEqual(len({command[0] for command in commands.values()}), 1)
-      self.assertIn('scalable-agents laser ', screen[-1])
+      self.assertIn('scalable-agents tables --paper=laser', screen[-1])
       self._main(agents=2, logdir=folder, share=False)
       self.assertEmpty(launcher.call_args[0][3])
       launcher.return_value.run.return_value = ['agent_01']

@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 from typing import NamedTuple
 
+from scalable_agents import __main__
 from scalable_agents.tests import source_tree
 
 ALL = sorted(str(path.relative_to(source_tree.ROOT)) for path in (
@@ -29,6 +30,7 @@ REASONS = ('installs packages', 'needs DeepMind Lab', 'needs Docker', 'needs Kub
            'needs a trained agent', 'needs several machines', 'needs the internet', 'needs the runs above',
            'needs the runs below', 'needs two processes', 'runs tests', 'runs until Ctrl-C', 'takes minutes',
            'takes half an hour', 'takes hours', 'takes days', 'takes months')
+_PROGRAM_NAMES = '|'.join(map(re.escape, __main__.programs()))
 _BLOCK = re.compile(r'^(?:<!-- not run: (.+) -->\n)?( *)```(\S*).*\n((?:.*\n)*?)\2```$', re.MULTILINE)
 _SPAN = re.compile(r'`([^`]+)`')
 _FUNCTIONS = '\n'.join([
@@ -99,7 +101,8 @@ def _spans(text):
   found = []
   for match in _SPAN.finditer(text):
     code = re.sub(r'\bNAME\b', 'impala_atari57', ' '.join(match[1].split())).replace('=N', '=1')
-    code = re.sub('^(?=--table=.* --runs=)', 'scalable-agents impala ', code)
+    code = re.sub('^(?=--table=.* --runs=)', 'scalable-agents tables ', code)
+    code = re.sub(rf'^(?=({_PROGRAM_NAMES}) .*--)', 'scalable-agents ', code)
     if _without_environment(code).split(' ')[0] in PROGRAMS + OTHERS and '…' not in code:
       found.append(Block(text.count('\n', 0, match.start()) + 1, 'bash', f'{code}\n', '', ''))
   return found

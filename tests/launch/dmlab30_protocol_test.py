@@ -57,7 +57,7 @@ class ProtocolTest(parameterized.TestCase):
       dmlab30_protocol.Protocol().validate(('rooms_collect_good_objects_test',))
 
   def test_atari_is_not_played(self):
-    with self.assertRaisesRegex(ValueError, '^--level_name: pong is an Atari game, whose binaries end in _atari57$'):
+    with self.assertRaisesRegex(ValueError, '^--level_name: pong is an Atari game, whose programs end in _atari57$'):
       dmlab30_protocol.Protocol().validate(('pong',))
 
   def test_where_maps_and_images_lie_may_change(self):
