@@ -165,7 +165,8 @@ class FaultsTest(parameterized.TestCase):
       commands.check(('bazel', 'run', *shlex.split(command)))
 
   @parameterized.parameters(
-      'scalable-agents no_such_program', 'python -m scalable_agents.agents.impala_atari57 --batch_size=0',
+      'scalable-agents no_such_program', 'scalable-agents doctor --nonsense',
+      'python -m scalable_agents.agents.impala_atari57 --batch_size=0',
       'make no_such_target', 'make train NO_SUCH_VARIABLE=1', 'make train ARGS=--no_such_flag',
       'python tests/no_such_test.py', 'bazel test //tests/learner:no_such_test')
   def test_a_wrong_command(self, command):

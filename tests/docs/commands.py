@@ -79,6 +79,8 @@ def check(words: Sequence[str]) -> Run | None:
     return _check_agent(*names or [''], [word for word in arguments if not word.startswith('--agent=')])
   if name in registry.PRESETS:
     return _check_agent(name, arguments) if arguments else None  # Without them, the text only names the program.
+  if name in _WITHOUT_FLAGS and any(word.startswith('-') for word in arguments):
+    raise ValueError(f'{name} has no flags')
   if module and name not in _WITHOUT_FLAGS:
     return _check_program(module, arguments)
   return None
