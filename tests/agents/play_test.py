@@ -282,7 +282,7 @@ class TrainedAgentsTest(absltest.TestCase):
   def test_otherwise_the_message_has_the_command_that_trains_one(self):
     for agent, level, program in (('laser', 'quiz', 'laser_atari57'), ('r2d2', 'rooms_watermaze', 'r2d2_dmlab30')):
       logdir = f'{self.folder}/{agent}_{level}'
-      command = f'python -m scalable_agents {program} --level_name={level} --logdir={logdir}'
+      command = f'scalable-agents {program} --level_name={level} --logdir={logdir}'
       with self.assertRaisesRegex(errors.UserError, f'^no release has a trained agent {agent}_{level}, .*: {command}$'):
         trained_agents.find(agent, level, self.folder)
 
