@@ -10,7 +10,7 @@ import psutil
 from scalable_agents.processes import pausing
 from scalable_agents.processes import python_path
 
-# A child, in a session of its own.
+# A child, in a session of its own. Before the child is `sleep`, this process waits for it and cannot be stopped.
 _CHILD = 'import subprocess; subprocess.run(["sleep", "1000"], start_new_session=True)'
 # Stops a process and its child, says which they are, and waits to be killed.
 _STOPPING = f'''
@@ -20,7 +20,7 @@ from scalable_agents.processes import parent_death, pausing
 process = subprocess.Popen([sys.executable, "-c", {_CHILD!r}],
                            preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
 guarded = pausing.Guarded(process)
-while not (children := psutil.Process(process.pid).children()):
+while not (children := psutil.Process(process.pid).children()) or children[0].name() != 'sleep':
   pass
 guarded.send(signal.SIGSTOP)
 print(process.pid, children[0].pid, flush=True)
@@ -38,7 +38,7 @@ class PausingTest(absltest.TestCase):
 
   def test_stops_and_continues_a_process_and_its_descendants(self):
     with subprocess.Popen([sys.executable, '-c', _CHILD]) as process:
-      while not (children := psutil.Process(process.pid).children()):
+      while not (children := psutil.Process(process.pid).children()) or children[0].name() != 'sleep':
         self.assertIsNone(process.poll())
       processes = [psutil.Process(process.pid), *children]
       with pausing.Guarded(process) as guarded:
