@@ -33,7 +33,7 @@ _FLAGS_OF_OTHERS = {'build', 'config', 'exclusive', 'fix', 'flagfile', 'gpus', '
                     'python', 'replicas'}
 _SMALL = ('--total_environment_frames=400', '--num_environment_workers=1', '--test_num_episodes=2')
 # Programs that take few seconds -> what is added to their arguments.
-_SHORT = {'compare_runs': (), 'doctor': (), 'excerpt': (), 'export': (), 'laser_sweep': (), 'local_cluster': _SMALL,
+_SHORT = {'compare_runs': (), 'excerpt': (), 'export': (), 'laser_sweep': (), 'local_cluster': _SMALL,
           'play': ('--view=none', '--num_episodes=1'), 'population': _SMALL, 'train': _SMALL}
 _COMMAND = '|'.join(re.escape(name) for name in pages.PROGRAMS + pages.OTHERS)
 _FAULTS = (ValueError, ImportError, errors.UserError, flags.Error)
