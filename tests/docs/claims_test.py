@@ -6,11 +6,25 @@ from absl.testing import absltest
 
 from scalable_agents.agents import configs
 from scalable_agents.agents import registry
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import returns_table
+from scalable_agents.tables.results import runs
+from scalable_agents.tests import source_tree
 from scalable_agents.tests.docs import pages
 from scalable_agents.tools import reward_scales
 
 
 class ClaimsTest(absltest.TestCase):
+
+  def test_the_table_of_games_is_that_of_the_published_runs(self):
+    published, faults = runs.read(sorted(map(str, (source_tree.ROOT / 'docs' / 'results_10M').iterdir())),
+                                  evaluated=False)
+    self.assertEmpty(faults)
+    table = layout.markdown(returns_table.table(published, 1_000_000))
+    rows = [line for line in table.splitlines() if re.match(r'\|.*IMPALA', line)]
+    self.assertGreater(len(rows), 2)
+    page = pages.read('docs/results.md')
+    self.assertEmpty([row for row in rows if ' '.join(row.split()) not in page])
 
   def test_every_experiment_with_reward_scales_is_shown(self):
     self.assertEqual(set(re.findall(r'--experiment=(\w+)', pages.read('docs/popart.md'))),
