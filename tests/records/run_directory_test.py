@@ -278,6 +278,16 @@ class OpenRunTest(parameterized.TestCase):
       run_directory.read_config(self._logdir)
 
 
+class CommandTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (['/home/me/bin/scalable-agents', 'play', '--seed=1'], ['scalable-agents', 'play', '--seed=1']),
+      (['-m', 'scalable_agents', 'play', '--logdir=/home/me/runs/pong'], ['python', '-m', 'scalable_agents', 'play']),
+      (['/home/me/agents/play.py', '--seed=1'], ['python', 'play.py', '--seed=1']), ([], ['python']))
+  def test_a_command_without_paths(self, arguments, command):
+    self.assertEqual(run_directory.command_of({'command_line': ['/home/me/bin/python3', *arguments]}), command)
+
+
 class WriteTest(absltest.TestCase):
 
   def test_a_failure_leaves_the_old_file_and_no_other(self):
