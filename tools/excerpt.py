@@ -8,7 +8,7 @@ learning curve, and 200 rows of the metrics, spread evenly over the run. It has 
 continued nor evaluated again. Its config.json has no path of the original run directory.
 
 With --returns_every, the copy also has the training episodes from which `scalable-agents tables` with the same flag
-computes returns. The second command writes about 20 KB.
+computes returns. The second command writes about 40 KB.
 """
 
 import bisect
