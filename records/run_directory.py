@@ -293,7 +293,7 @@ def read_config(logdir: str) -> dict[str, Any]:
 
 
 def command_of(config: Mapping[str, Any]) -> list[str]:
-  """Returns the command that started a run, from its config.json, without paths of programs and of the run directory."""
+  """Returns the command of a run, from its config.json, without the paths of programs and of the run directory."""
   words = [word for word in config.get('command_line', [])[1:] if not word.startswith('--logdir')]
   words[:1] = map(os.path.basename, words[:1])  # '-m', or a script.
   return words if words[:1] == ['scalable-agents'] else ['python', *words]
