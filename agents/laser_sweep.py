@@ -125,8 +125,7 @@ def main(others: Sequence[str]):
   if given_up:
     raise errors.UserError(f'{folder}: not started again: {", ".join(given_up)}; the same command tries again')
   runs = shlex.quote(os.path.join(folder, 'agent_*'))
-  print(f'scalable-agents tables --paper=laser --figures --runs={runs} draws the sweep',
-        flush=True)
+  print(f'scalable-agents tables --paper=laser --figures --runs={runs} draws the sweep', flush=True)
 
 
 if __name__ == '__main__':

@@ -4,8 +4,8 @@
   scalable-agents play --agent_file=impala_pong.npz --level_name=pong
   scalable-agents play --agent=impala --level_name=pong
 
-The first command plays the newest checkpoint of a run. The second one plays a file of export.py. The third one
-plays the run in runs/impala_pong or, if there is none, an agent of this project's release (docs/play.md).
+The first command plays the newest checkpoint of a run. The second one plays a file of export.py. The third one plays
+the run in runs/impala_pong or, if there is none, an agent of this project's release (docs/play.md).
 """
 
 from scalable_agents.processes import quiet

@@ -63,7 +63,7 @@ def _known_flags():
 
 
 def _fault(block):
-  """Returns why a block is not checked though nothing says so, or is marked though it can be checked; else ''."""
+  """Returns what is wrong with a block: it cannot run and does not say why, or it says so without need; else ''."""
   if block.language not in (*_PYTHON, *_NOT_CODE, 'bash'):
     return '' if block.reason else f'{block.language!r}: want python, bash, text or <!-- not run: REASON -->'
   if block.language == 'text' and re.search(
