@@ -18,6 +18,7 @@ import math
 import os
 import shutil
 
+from scalable_agents.environments import registry
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import row_file
@@ -38,8 +39,8 @@ class ExcerptConfig:
   rows: int = setting(200, 'The largest number of rows of metrics.jsonl to copy.', at_least=2, at_most=10**9)
   curve: bool = setting(True, 'Also copy the learning curve.')
   returns_every: int = setting(
-      0, 'Environment frames. Also copy the last 100 training episodes of each level before each multiple of this '
-      'number. 0: no episodes.', at_least=0, at_most=10**15)
+      0, 'Environment frames per level. Also copy the last 100 training episodes of each level before each multiple of '
+      'this number. 0: no episodes.', at_least=0, at_most=10**15)
 
 
 def write(config: ExcerptConfig):
@@ -66,7 +67,8 @@ def write(config: ExcerptConfig):
   _write_rows(folder, run_directory.METRICS, (
       row.line for row in row_file.sample(run_directory.path(run, run_directory.METRICS), config.rows)))
   if config.returns_every:
-    _write_rows(folder, run_directory.EPISODES, _episodes(run, config.returns_every))
+    levels = len(registry.expand(of_run['flags']['level_name']))
+    _write_rows(folder, run_directory.EPISODES, _episodes(run, config.returns_every * levels))
 
 
 def _write_rows(folder, name, lines):
@@ -75,7 +77,7 @@ def _write_rows(folder, name, lines):
 
 
 def _episodes(run: str, every: int) -> Iterator[bytes]:
-  """Yields the header of episodes.csv, and the rows to copy, in order."""
+  """Yields the header of episodes.csv, and the rows to copy, in order. `every`: environment frames of all levels."""
   file = run_directory.path(run, run_directory.EPISODES)
   rows, frames_of = [], {}  # Level -> environment frames and place in `rows` of each episode, oldest first.
   for row in run_rows.complete_rows(file):

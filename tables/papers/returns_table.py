@@ -1,10 +1,14 @@
-"""Makes a table of the training returns after equal numbers of frames, beside the final scores that papers print.
+"""Makes a table of the training returns after equal numbers of frames, beside those of others and the papers' scores.
 
 A return is the mean of the last 100 training episodes, and of the runs that differ only in their seeds. Schmitt et al.
-2020 (LASER), appendix D.
+2020 (LASER), appendix D. Frames of a run with several levels are counted per level, as in the papers.
+
+tables/data/dopamine_returns.csv has the returns of others after each million frames. They are from baselines/atari/data
+of Dopamine (Castro et al. 2018, https://github.com/google/dopamine). A return there is the mean of all episodes that
+ended in a million frames.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,12 +32,17 @@ _NOTES = (
     'IQM: interquartile mean of the human-normalised scores of all levels, in %, with a 95 % interval from a bootstrap '
     'over the seeds (Agarwal et al. 2021). Each level has as many seeds as the level with the fewest.',
     "The paper's scores are those of evaluations after its number of frames.")
+_OTHERS = (
+    "Dopamine: DQN and Rainbow of Castro et al. 2018, five runs each, from Dopamine's repository. Their games have "
+    'sticky actions, and 1 % of their actions are random. A return is the mean of all episodes '
+    'that ended in the last million frames.')
+_MILLION = 1_000_000
 
 
 class _Line(NamedTuple):
   """Runs that differ only in their seeds."""
   of_levels: Mapping[str, np.ndarray]  # Level -> returns at each number of frames, [seeds, M]. NaN after a run's end.
-  runs: Mapping[str, runs_lib.Run]     # Level -> one of the runs.
+  papers: Mapping[str, str]            # Level -> the final score of a paper.
 
 
 def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
@@ -46,40 +55,58 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
     errors.UserError: all runs are shorter, or a file of a run is damaged.
   """
   read = {run.logdir: training_returns.read(run) for run in runs}
-  longest = max(episodes.frames for episodes in read.values())
+  longest = max(episodes.frames_per_level for episodes in read.values())
   if not longest:
     raise errors.UserError(f'{runs[0].logdir}: has no metrics yet')
   if longest < every:
     raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
   marks = range(every, longest + 1, every)
-  lines = {name: _line(of_line, read, marks) for name, of_line in _by_name(runs).items()}
+  lines = {name: _line(of_line, read, marks) for name, of_line in _by_name(runs, read).items()}
   levels = dict.fromkeys(level for line in lines.values() for level in line.of_levels)
+  others = _of_others(levels, marks)
+  lines |= others
   rows = [_row(level, name, line) for level in levels for name, line in lines.items() if level in line.of_levels]
   rows += [row for name, line in lines.items() if (row := _summary(name, line))]
   return layout.Table(
       'Training returns', ['level', 'agent', 'seeds', *map(results.short, marks), 'human-normalised (%)', 'paper'],
-      rows, _NOTES)
+      rows, (*_NOTES, _OTHERS) if others else _NOTES)
 
 
-def _by_name(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
+def _by_name(runs: Sequence[runs_lib.Run],
+             read: Mapping[str, training_returns.Returns]) -> dict[str, list[runs_lib.Run]]:
   """Groups runs by agent and settings. Settings are part of a name if an agent has runs with several values of them."""
   groups = {}
   for agent, of_agent in runs_lib.grouped(runs, lambda run: run.agent).items():
+    levels = [read[run.logdir].levels for run in of_agent]
     settings = [results.settings_of(run, expert=True) | {
-        'total_environment_frames': run.flags['total_environment_frames']} for run in of_agent]
+        'levels': number, 'frames_per_level': run.flags['total_environment_frames'] // number}
+                for run, number in zip(of_agent, levels, strict=True)]
     groups |= results.named(
         of_agent, [runs_lib.NAMES[agent]] * len(of_agent), [agent] * len(of_agent), settings)
   return groups
 
 
 def _line(runs: Sequence[runs_lib.Run], read: Mapping[str, training_returns.Returns], marks: Sequence[int]) -> _Line:
-  of_levels, examples = {}, {}
+  of_levels, papers = {}, {}
   for run in runs:
-    for level, episodes in read[run.logdir].of_levels.items():
-      found = [training_returns.last(episodes, mark) if mark <= read[run.logdir].frames else None for mark in marks]
+    of_run = read[run.logdir]
+    for level, episodes in of_run.of_levels.items():
+      found = [training_returns.last(episodes, mark * of_run.levels) if mark <= of_run.frames_per_level else None
+               for mark in marks]
       of_levels.setdefault(level, []).append([last.mean if last else np.nan for last in found])
-      examples[level] = run
-  return _Line({level: np.array(of_seeds) for level, of_seeds in of_levels.items()}, examples)
+      papers[level] = _paper(level, run)
+  return _Line({level: np.array(of_seeds) for level, of_seeds in of_levels.items()}, papers)
+
+
+def _of_others(levels: Collection[str], marks: range) -> dict[str, _Line]:
+  """Returns the published lines of others by name. There is none between two million frames."""
+  lines = {}
+  for row in published.rows('dopamine_returns.csv') if not marks.step % _MILLION else ():
+    if row['level'] in levels:
+      of_level = lines.setdefault(f'{row["agent"]} (Dopamine)', {}).setdefault(row['level'], [])
+      of_level.append([float(row.get(str(mark // _MILLION), 'nan')) for mark in marks])
+  return {name: _Line({level: np.array(of_seeds) for level, of_seeds in line.items()},
+                      dict.fromkeys(line, layout.MISSING)) for name, line in lines.items()}
 
 
 def _row(level: str, name: str, line: _Line) -> list[str | layout.Number]:
@@ -88,7 +115,7 @@ def _row(level: str, name: str, line: _Line) -> list[str | layout.Number]:
   normalised = (scores.human_normalised(level, reached[-1]) if len(reached) and scores.has_reference(level) else None)
   return [level, name, layout.Number(len(line.of_levels[level]), 0),
           *(layout.Number(None if np.isnan(mean) else mean, 2) for mean in means), layout.Number(normalised, 0),
-          _paper(level, line.runs[level])]
+          line.papers[level]]
 
 
 def _paper(level: str, run: runs_lib.Run) -> str:

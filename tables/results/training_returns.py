@@ -17,8 +17,13 @@ WINDOW = 100  # Episodes of a mean. Appendix D.
 
 class Returns(NamedTuple):
   """The finished training episodes of a run."""
-  frames: int                         # Environment frames that the run was trained for so far.
+  frames: int                          # Environment frames that the run was trained for so far, of all levels.
+  levels: int                          # Levels that the run trains on.
   of_levels: Mapping[str, np.ndarray]  # Level -> environment frames and return of each episode, [E, 2], oldest first.
+
+  @property
+  def frames_per_level(self) -> int:
+    return self.frames // self.levels
 
 
 class Last(NamedTuple):
@@ -30,12 +35,13 @@ class Last(NamedTuple):
 def read(run: runs_lib.Run) -> Returns:
   """Reads the episodes of a run. Raises run_directory.RunDirectoryError if one of its files is damaged."""
   found = {}
-  for episode in run_rows.read_episodes(run.logdir, levels=frozenset(registry.expand(run.flags['level_name']))):
+  levels = frozenset(registry.expand(run.flags['level_name']))
+  for episode in run_rows.read_episodes(run.logdir, levels=levels):
     found.setdefault(episode.level, []).append((episode.frames, episode.episode_return))
   row = run_rows.last_metrics(run.logdir) or {}
   of_levels = {level: np.array(episodes, np.float64) for level, episodes in found.items()}
   frames = max([row.get('environment_frames', 0), *(int(episodes[-1, 0]) for episodes in of_levels.values())])
-  return Returns(frames, of_levels)
+  return Returns(frames, len(levels), of_levels)
 
 
 def last(episodes: np.ndarray, at_most: int) -> Last | None:

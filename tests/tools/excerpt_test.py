@@ -66,11 +66,11 @@ class ExcerptTest(absltest.TestCase):
     excerpt.write(excerpt.ExcerptConfig(self.run_folder, output, rows=2, curve=False, returns_every=300))
     self.assertCountEqual(os.listdir(output), ['config.json', 'evaluation.json', 'episodes.csv', 'metrics.jsonl'])
     self.assertLen(run_rows.read_metrics(output), 2)
-    self.assertBetween(len(list(run_rows.read_episodes(output))), 400, 600)
+    self.assertBetween(len(list(run_rows.read_episodes(output))), 300, 400)
     original, copy = (training_returns.read(run) for run in runs.read([self.run_folder, output], evaluated=False)[0])
     self.assertEqual(copy.frames, original.frames)
     for level in ('breakout', 'pong'):
-      for mark in (300, 600, 900, 1_200):
+      for mark in (600, 1_200):  # Frames of both levels.
         self.assertEqual(training_returns.last(copy.of_levels[level], mark),
                          training_returns.last(original.of_levels[level], mark))
 

@@ -6,6 +6,7 @@ import numpy as np
 from scalable_agents.records import errors
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.papers import returns_table
+from scalable_agents.tests import source_tree
 from scalable_agents.tests.tables import run_directories
 
 _IMPALA = {'agent': 'impala', 'binary': 'impala_atari57', 'defaults': {
@@ -85,7 +86,30 @@ class ReturnsTableTest(run_directories.TestCase):
     for frames in (1_500, 3_000):
       self._run(f'{frames}', [1.], total_environment_frames=frames)
     self.assertEqual([(row['agent'], row['seeds']) for row in self._rows()], [
-        ('IMPALA, total_environment_frames=1_500', '1'), ('IMPALA, total_environment_frames=3_000', '1')])
+        ('IMPALA, frames_per_level=1_500', '1'), ('IMPALA, frames_per_level=3_000', '1')])
+
+  def test_frames_of_a_run_with_several_levels_are_per_level(self):
+    self._run('one', [1.] * 10, level='pong', frames=1_000)
+    self._run('both', dict.fromkeys(('pong', 'breakout'), [2.] * 10 + [4.] * 10), level='pong,breakout', frames=2_000,
+              total_environment_frames=3_000)
+    rows = self._rows()
+    self.assertCountEqual([(row['level'], row['agent'], row['500'], row['1K']) for row in rows[:3]], [
+        ('pong', 'IMPALA, levels=1', '1.00', '1.00'), ('pong', 'IMPALA, levels=2', '2.00', '3.00'),
+        ('breakout', 'IMPALA, levels=2', '2.00', '3.00')])
+
+  def test_numbers_of_others_after_equal_frames(self):
+    """The file's means, by hand, beside a longer run."""
+    with open(source_tree.ROOT / 'tables' / 'data' / 'dopamine_returns.csv', encoding='utf-8') as file:
+      lines = [line.split(',') for line in file.read().splitlines()]
+    self._run('run', [1.] * 10, frames=12_000_000)
+    rows = {row['agent']: row for row in self._rows(every=2_000_000)}
+    self.assertEqual(set(rows), {'IMPALA', 'DQN (Dopamine)', 'Rainbow (Dopamine)'})
+    for agent in ('DQN', 'Rainbow'):
+      seeds = [[float(value) for value in line[3:]] for line in lines if line[:2] == ['pong', agent]]
+      row = rows[f'{agent} (Dopamine)']
+      self.assertEqual((row['seeds'], row['2M'], row['10M'], row['12M'], row['paper']), (
+          '5', f'{np.mean([seed[1] for seed in seeds]):.2f}', f'{np.mean([seed[9] for seed in seeds]):.2f}', '–', '–'))
+    self.assertEqual([row['agent'] for row in self._rows(every=1_500_000)], ['IMPALA'])
 
 
 if __name__ == '__main__':
