@@ -130,8 +130,9 @@ class TablesConfig:
                                 'Without it, the table has only the numbers of the paper.')
   budget: bool = setting(False, 'Print what the results of all papers cost, and write it as Markdown and CSV. The only '
                                 'other flag may be --output.')
-  returns_every: int = setting(0, 'Environment frames. Print the training returns of --runs after each so many frames, '
-                               'and write them as Markdown and CSV. The runs may be of any agents. 0: do not.',
+  returns_every: int = setting(0, 'Environment frames per level. Print the training returns of --runs after each so '
+                               'many frames, and write them as Markdown and CSV. The runs may be of any agents. '
+                               '0: do not.',
                                at_least=0, at_most=settings.MAX_FRAMES)
   output: str = setting('results', 'Folder to write to.')
   figures: bool = setting(False, 'Also draw the figures for which these runs have the data.')
