@@ -77,8 +77,8 @@ def _text(cell: str | Number, signed: bool) -> str:
     return MISSING
   if isinstance(value, results.Score):
     spread = f' ± {value.spread:.{decimals}f} ({value.seeds} seeds)' if value.spread is not None else ''
-    return f'{value.mean:.{decimals}f}{spread}'
-  return f'{value:{"+" if signed else ""}.{decimals}f}'
+    return f'{value.mean:z.{decimals}f}{spread}'
+  return f'{value:{"+" if signed else ""}z.{decimals}f}'
 
 
 def _values(cell: str | Number, scored: bool) -> Sequence[Any]:

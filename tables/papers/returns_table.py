@@ -143,5 +143,5 @@ def _summary(name: str, line: _Line) -> list[str | layout.Number] | None:
       cells.append(layout.MISSING)
     else:
       middle, low, high = intervals.interquartile_mean(of_mark.T)
-      cells.append(f'{middle:.0f}' + (f' ({low:.0f} to {high:.0f})' if seeds > 1 else ''))
+      cells.append(f'{middle:z.0f}' + (f' ({low:z.0f} to {high:z.0f})' if seeds > 1 else ''))
   return [f'IQM of {len(levels)} levels', name, layout.Number(seeds, 0), *cells, '', '']

@@ -3,7 +3,8 @@
 Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice".
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 import sys
 from typing import NamedTuple
 import warnings
@@ -45,9 +46,19 @@ def interquartile_mean(values: Sequence[float] | np.ndarray) -> Interval:
   if len(of_tasks) == 1:
     return Interval(float(metrics.aggregate_iqm(of_tasks)), np.nan, np.nan)
   logging.set_verbosity(logging.WARNING)  # rliable writes a line for each estimate.
-  with warnings.catch_warnings():
+  with warnings.catch_warnings(), _numpy_seed(0):  # rliable 1.2.0 does not use its argument random_state.
     warnings.simplefilter('ignore', FutureWarning)  # rliable calls its own library in an outdated way.
     points, intervals = library.get_interval_estimates(
-        {'': of_tasks}, lambda of_runs: np.array([metrics.aggregate_iqm(of_runs)]), reps=_RESAMPLES,
-        random_state=np.random.RandomState(0))
+        {'': of_tasks}, lambda of_runs: np.array([metrics.aggregate_iqm(of_runs)]), reps=_RESAMPLES)
   return Interval(float(points[''][0]), *map(float, intervals[''][:, 0]))
+
+
+@contextlib.contextmanager
+def _numpy_seed(seed: int) -> Iterator[None]:
+  """Seeds NumPy's global generator, and gives it its old state back at the end."""
+  state = np.random.get_state()
+  np.random.seed(seed)
+  try:
+    yield
+  finally:
+    np.random.set_state(state)

@@ -70,6 +70,15 @@ class CompareRunsTest(absltest.TestCase):
     self.assertEqual(intervals.interquartile_mean([7.])[0], 7.)
     self.assertTrue(np.isnan(intervals.interquartile_mean([7.])[1:]).all())
 
+  def test_the_interval_is_the_same_each_time_and_leaves_numpys_generator_alone(self):
+    values = np.random.RandomState(0).normal(size=[5, 6])
+    np.random.seed(1)
+    expected = np.random.uniform(size=3)
+    np.random.seed(1)
+    first = intervals.interquartile_mean(values)
+    np.testing.assert_array_equal(np.random.uniform(size=3), expected)
+    self.assertEqual(intervals.interquartile_mean(values), first)
+
   def test_agents_are_groups_and_rows_without_the_metric_are_left_out(self):
     self._run('a', [None, 1., 2.])
     self._run('b', [3.] * 2, agent='r2d2')

@@ -8,7 +8,7 @@ from scalable_agents.tables.results import results
 _TABLE = layout.Table('A title', ['level', *layout.comparison_columns('us')], [
     ['pong', *layout.compared(21.0, results.Cell(results.Score(19.456, 1.23, 3), 'in full'), 1)],
     ['qbert', *layout.compared(5.25, results.Cell(results.Score(10.0), 'scaled down: 1 of 2 frames'), 1)],
-    ['venture', *layout.compared(None, results.Cell(results.Score(0.04), 'in full'), 1)],
+    ['venture', *layout.compared(None, results.Cell(results.Score(-0.04), 'in full'), 1)],
     ['zaxxon', *layout.compared(3.0, results.Cell(None, 'not run'), 1)],
 ], ['A note.'])
 
@@ -37,7 +37,7 @@ class LayoutTest(absltest.TestCase):
 level,us: paper,us: this run,us: this run ±,us: this run seeds,us: difference,us: run
 pong,21.0,19.456,1.23,3,-1.5440000000000005,in full
 qbert,5.25,10.0,,1,4.75,scaled down: 1 of 2 frames
-venture,,0.04,,1,,in full
+venture,,-0.04,,1,,in full
 zaxxon,3.0,,,,,not run
 ''')
 

@@ -63,6 +63,12 @@ class ReturnsTableTest(run_directories.TestCase):
     # The middle half of 10, 15, 20, 30, 40, 50, 200 and 900 %.
     self.assertRegex(row['1K'], r'^35 \(\d+ to \d+\)$')
 
+  def test_a_mean_that_rounds_to_zero_has_no_sign(self):
+    for game, random in (('pong', -20.7), ('breakout', 1.7)):  # Table C.1.
+      self._run(game, [random - 0.01] * 10, level=game)
+    *_, row = self._rows()
+    self.assertEqual(row['1K'], '0')
+
   def test_the_interquartile_mean_has_as_many_seeds_of_each_level(self):
     for game, returns in (('pong', (-21., 0., 21.)), ('breakout', (1.,))):
       for seed, value in enumerate(returns):
