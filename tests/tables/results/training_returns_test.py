@@ -38,7 +38,7 @@ class TrainingReturnsTest(run_directories.TestCase):
     self.assertEqual(training_returns.read(run).frames, 300)
 
   def test_a_run_without_episodes_has_no_returns(self):
-    self.assertEqual(self._read(), (0, {}))
+    self.assertEqual(self._read(), (0, 1, {}))
 
   def test_a_damaged_row_is_one_line(self):
     logdir = run_directories.laser(self.folder, 'run', [1., 2.])
