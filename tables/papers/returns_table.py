@@ -34,8 +34,8 @@ _NOTES = (
     "The paper's scores are those of evaluations after its number of frames.")
 _OTHERS = (
     "Dopamine: DQN and Rainbow of Castro et al. 2018, five runs each, from Dopamine's repository. Their games have "
-    'sticky actions, and 1 % of their actions are random. A return is the mean of all episodes '
-    'that ended in the last million frames.')
+    'sticky actions, and 1 % of their actions are random. A return is the mean of all episodes that ended in the last '
+    'million frames.')
 _MILLION = 1_000_000
 
 
