@@ -4,8 +4,8 @@
   scalable-agents evidence --papers=impala,laser --seeds=10
 
 A claim compares two lines, which are runs that differ only in their seeds. The score of a run is its return, as a share
-of the optimal return. "Higher" holds if a Mann-Whitney test on the scores has p < 0.05. "Alike" holds if the 95 %
-interval of the interquartile mean of the differences, paired by seed, is within a margin.
+of the optimal return. "Higher" holds if a one-sided Mann-Whitney test on the scores has p < 0.05. "Alike" holds if the
+95 % interval of the interquartile mean of the differences, paired by seed, is within a margin.
 
 The program prints a table for each experiment, and writes evidence.md and PAPER.png to --output, beside the run
 directories. The page also has the effect in the first parts of the runs, which shows whether shorter ones would do. It
@@ -121,9 +121,13 @@ def _sharing(config: EvidenceConfig, folder: str, wanted: Set[str]) -> dict[str,
           for line, shares in curves.items()}
 
 
+def _higher(study: str, first: str, second: str, task: str = '') -> Claim:
+  return Claim(f'{task}{first} > {second}', study, first, second)
+
+
 def _order(study: str, lines: Sequence[str]) -> list[Claim]:
   """Returns the claims that each line is higher than the next one."""
-  return [Claim(f'{first} > {second}', study, first, second) for first, second in itertools.pairwise(lines)]
+  return [_higher(study, first, second) for first, second in itertools.pairwise(lines)]
 
 
 def _lagging(lag: int) -> list[str]:
@@ -134,39 +138,35 @@ PAPERS = {
     'impala': Paper(
         'IMPALA (Espeholt et al. 2018): off-policy corrections, section 5.2.2 and appendix E.1',
         {'policy_lag': _study(off_policy, 'policy_lag', 10), 'corrections': _study(off_policy, 'corrections', 15)},
-        [Claim('without policy lag, the corrections score the same, within 0.05', 'policy_lag', _lagging(0)[0],
-               _lagging(0)[-1], 0.05),
+        [Claim('without policy lag, V-trace and No-correction score the same, within 0.05', 'policy_lag',
+               _lagging(0)[0], _lagging(0)[-1], 0.05),
          *_order('policy_lag', _lagging(15)), *_order('policy_lag', _lagging(60)),
          *_order('corrections', [f'{name}, with replay' for name in off_policy.CORRECTIONS])]),
     'popart': Paper(
         'PopArt (Hessel et al. 2019): rewards of different sizes',
         {'scales': _study(reward_scales, 'scales'), 'clipping': _study(reward_scales, 'clipping')},
-        [Claim('PopArt learns rewards of different sizes, an agent without normalisation does not', 'scales',
-               'PopArt-IMPALA', 'MultiHead-IMPALA'),
+        [Claim('PopArt > no normalisation, with rewards of different sizes', 'scales', 'PopArt-IMPALA',
+               'MultiHead-IMPALA'),
          Claim('PopArt does not depend on the scale of rewards, within 0.05', 'scales', 'PopArt-IMPALA',
                'PopArt-IMPALA, rewards x 1,000', 0.05),
-         Claim('clipping changes the policy', 'clipping', 'PopArt-IMPALA, true rewards',
+         Claim('true rewards > clipped rewards: clipping changes the policy', 'clipping', 'PopArt-IMPALA, true rewards',
                'PopArt-IMPALA, clipped rewards')]),
     'r2d2': Paper(
         'R2D2 (Kapturowski et al. 2019): recurrent states in replay, sections 3 and 5',
         {name: _study(memory_tasks, name) for name in memory_tasks.EXPERIMENTS},
-        [Claim('recall_late: stored states > zero states', 'recall_late', 'stored states', 'zero states'),
-         Claim('recall_late: a burn-in alone is not enough', 'recall_late', 'stored states with a burn-in',
-               'zero states with a burn-in'),
-         Claim('recall_late: the memory is needed', 'recall_late', 'stored states', 'Feed-Forward'),
-         Claim('RepeatPrevious: stored states with a burn-in > zero states with a burn-in', 'repeat_previous',
-               'stored states with a burn-in', 'zero states with a burn-in'),
-         Claim('RepeatPrevious: with zero states, a burn-in helps', 'repeat_previous', 'zero states with a burn-in',
-               'zero states'),
-         Claim('RepeatPrevious: stored states > zero states', 'repeat_previous', 'stored states', 'zero states'),
-         Claim('RepeatPrevious: the memory is needed', 'repeat_previous', 'zero states', 'Feed-Forward'),
-         Claim('memory_len: the memory is needed', 'memory_len', 'R2D2', 'Feed-Forward')]),
+        [_higher('recall_late', 'stored states', 'zero states', 'recall_late: '),
+         _higher('recall_late', 'stored states with a burn-in', 'zero states with a burn-in', 'recall_late: '),
+         _higher('recall_late', 'stored states', 'Feed-Forward', 'recall_late: '),
+         _higher('repeat_previous', 'stored states with a burn-in', 'zero states with a burn-in', 'RepeatPrevious: '),
+         _higher('repeat_previous', 'zero states with a burn-in', 'zero states', 'RepeatPrevious: '),
+         _higher('repeat_previous', 'stored states', 'zero states', 'RepeatPrevious: '),
+         _higher('repeat_previous', 'zero states', 'Feed-Forward', 'RepeatPrevious: '),
+         _higher('memory_len', 'R2D2', 'Feed-Forward', 'memory_len: ')]),
     'laser': Paper(
         'LASER (Schmitt et al. 2020): a shared replay, figure 3',
         {'sharing': Study('shared_replay', shared_replay.SharedReplayConfig().frames, 20, _sharing)},
-        [Claim('naive sharing is worse than no replay', 'sharing', 'no replay', 'shared replay, naive'),
-         Claim('sharing with the trust region is better than no replay', 'sharing', 'shared replay, b = 0.1',
-               'no replay')]),
+        [Claim('no replay > naive sharing', 'sharing', 'no replay', 'shared replay, naive'),
+         Claim('sharing with the trust region > no replay', 'sharing', 'shared replay, b = 0.1', 'no replay')]),
 }
 
 
@@ -233,8 +233,8 @@ def _section(name: str, paper: Paper, studies: dict[str, dict[str, _Line]],
   lines.append('')
   for key, study in paper.studies.items():
     seeds = next(iter(studies[key].values())).scores.shape[1]
-    lines.append(f'- {key}: `scalable-agents {study.command}`, {study.frames:,} environment frames per run, '
-                 f'{seeds} seeds.')
+    lines.append(f'- {key}: `scalable-agents {study.command} --seeds={seeds}`, {study.frames:,} environment frames '
+                 'per run.')
   return [*lines, '']
 
 
@@ -263,7 +263,8 @@ def main():
   head = ['# Claims of the papers on small tasks', '',
           f'{total - len(failed)} of {total} claims hold. Commit {_commit()}, {machine.num_cores()} cores of '
           f'{machine.processor()}{broken}. The scores are interquartile means with 95 % '
-          'intervals from a bootstrap over the seeds. "Higher" is judged by a Mann-Whitney test on the seeds.', '']
+          'intervals from a bootstrap over the seeds. A > B is judged by a one-sided Mann-Whitney test on the '
+          'seeds.', '']
   page = os.path.join(folder, 'evidence.md')
   with run_directory.replaced(page) as new, open(new, 'w', encoding='utf-8') as stream:
     stream.write('\n'.join([*head, *sections]))
