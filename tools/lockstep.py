@@ -39,6 +39,7 @@ class Run(NamedTuple):
   learning_rate: float
   seed: int
   frames: int                # Of the agent that learns.
+  entropy_steps: str         # Those with the entropy bonus: 'online' or 'all'.
 
 
 class _Players:
@@ -113,7 +114,7 @@ def settings_of(run: Run) -> configs.LaserConfig:
       cast(configs.LaserConfig, registry.PRESETS['laser_atari57'].config), level_name='quiz', torso='shallow',
       unroll_length=_LENGTH, batch_size=batch_size, replay_share=num_replayed / batch_size, replay_capacity=20_000,
       replay_minimum_size=500, learning_rate=run.learning_rate, entropy_cost=_ENTROPY_COST, discount=0.99,
-      reward_transform='none', trust_region_threshold=run.threshold, seed=run.seed)
+      reward_transform='none', trust_region_threshold=run.threshold, entropy_steps=run.entropy_steps, seed=run.seed)
 
 
 def fingerprint(run: Run) -> str:

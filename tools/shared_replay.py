@@ -10,8 +10,9 @@ lockstep, so that runs are repeatable; see lockstep.py.
 Each line has the best of three learning rates. They are compared on seeds of their own, so that the seeds on which a
 line is judged do not choose its rate. The program prints a table of the mean returns over whole runs, so that slow
 learning counts, with the differences from no replay, paired by seed, and 95 % intervals from a bootstrap over the
-seeds. It writes runs.csv and sharing.png to --output. The same command continues after an interruption. Runs in the
-file that were made with other settings, also constants of lockstep.py, are made again.
+seeds. --entropy_steps=all gives the entropy bonus to replayed steps, too. It writes runs.csv and sharing.png to
+--output. The same command continues after an interruption. Runs in the file that were made with other settings, also
+constants of lockstep.py, are made again.
 """
 
 from scalable_agents.processes import quiet
@@ -53,6 +54,8 @@ class SharedReplayConfig:
   seeds: int = setting(10, 'Number of runs of each line, besides those that choose its learning rate. Their seeds are '
                        f'{_FIRST_SEED}, {_FIRST_SEED + 1}, and so on.', at_least=2, at_most=1_000)
   frames: int = setting(32_000, 'Environment frames of each run.', at_least=1_280, at_most=settings.MAX_FRAMES)
+  entropy_steps: str = setting('online', 'Which steps have the entropy bonus: online, as in section 5.1, or all.',
+                               choices=('online', 'all'))
   parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
   output: str = setting('results/shared_replay', 'Folder to write to.')
 
@@ -68,8 +71,8 @@ class _Runs:
       with open(file, 'r+', encoding='utf-8', newline='') as stream:
         stream.truncate(stream.read().rfind('\n') + 1)  # A row that was cut off, when the disk was full.
         stream.seek(0)
-        for replay, threshold, rate, seed, frames, fingerprint, *curve in csv.reader(stream):
-          run = lockstep.Run(replay, float(threshold), float(rate), int(seed), int(frames))
+        for replay, threshold, rate, seed, frames, entropy_steps, fingerprint, *curve in csv.reader(stream):
+          run = lockstep.Run(replay, float(threshold), float(rate), int(seed), int(frames), entropy_steps)
           if fingerprint == lockstep.fingerprint(run):
             self._curves[run] = [float(share) for share in curve]
 
@@ -88,10 +91,11 @@ class _Runs:
     return [self._curves[run] for run in runs]
 
 
-def _best_rates(runs: _Runs, lines: Sequence[str], frames: int) -> dict[str, float]:
+def _best_rates(runs: _Runs, lines: Sequence[str], config: SharedReplayConfig) -> dict[str, float]:
   """Returns the learning rate of each line that is best over the seeds that choose it."""
   cells = list(itertools.product(lines, _RATES, _CHOOSING_SEEDS))
-  curves = runs.make([lockstep.Run(*LINES[line], rate, seed, frames) for line, rate, seed in cells])
+  curves = runs.make([lockstep.Run(*LINES[line], rate, seed, config.frames, config.entropy_steps)
+                      for line, rate, seed in cells])
   means = np.mean(curves, axis=1).reshape(len(lines), len(_RATES), len(_CHOOSING_SEEDS)).mean(axis=2)
   return {line: _RATES[best] for line, best in zip(lines, means.argmax(axis=1), strict=True)}
 
@@ -125,12 +129,12 @@ def run(config: SharedReplayConfig, lines: Sequence[str]) -> dict[str, np.ndarra
   folder = files.make_folder(config.output)
   print('learns and acts on the CPU, which is faster with so small a network', flush=True)
   runs, curves = _Runs(os.path.join(folder, 'runs.csv'), config.parallel), {}
-  rates, seeds = _best_rates(runs, lines, config.frames), range(_FIRST_SEED, _FIRST_SEED + config.seeds)
+  rates, seeds = _best_rates(runs, lines, config), range(_FIRST_SEED, _FIRST_SEED + config.seeds)
   print('| return / optimal return | learning rate | mean | difference from no replay (95 % interval) |')
   print('|---|---|---|---|')
   for line in lines:
     curves[line] = np.array(runs.make(
-        [lockstep.Run(*LINES[line], rates[line], seed, config.frames) for seed in seeds]))
+        [lockstep.Run(*LINES[line], rates[line], seed, config.frames, config.entropy_steps) for seed in seeds]))
     differences = curves[line].mean(axis=1) - curves[lines[0]].mean(axis=1)
     low, high = interval(differences)
     cell = f'{differences.mean():+.2f} ({low:+.2f} to {high:+.2f})' if line != lines[0] else ''

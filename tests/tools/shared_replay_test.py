@@ -71,11 +71,12 @@ class SharedReplayTest(absltest.TestCase):
     self.assertBetween(3., low - 0.1, high + 0.1)
 
   def test_runs_are_repeatable(self):
-    run = lockstep.Run(lockstep.SHARED, 0.1, 1e-2, 1, 1_280)
+    run = lockstep.Run(lockstep.SHARED, 0.1, 1e-2, 1, 1_280, 'online')
     curve = lockstep.train(run)
     self.assertLen(curve, 20)
     self.assertEqual(curve, lockstep.train(run))
     self.assertNotEqual(curve, lockstep.train(run._replace(threshold=math.inf)))
+    self.assertNotEqual(curve, lockstep.train(run._replace(entropy_steps='all')))
 
 
 if __name__ == '__main__':
