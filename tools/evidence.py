@@ -81,13 +81,13 @@ class Claim(NamedTuple):
   study: str
   first: str
   second: str
-  margin: float = 0.  # 0: the first is higher. Otherwise both are alike, up to a mean difference of this size.
+  margin: float = 0.  # 0: the first is higher. Otherwise both are alike, up to a difference of this size.
 
 
 class Verdict(NamedTuple):
   """Whether a claim holds, and why."""
   holds: bool
-  difference: float  # Of the means.
+  difference: float  # The interquartile mean of the differences, paired by seed.
   reason: str
 
 
@@ -173,7 +173,7 @@ PAPERS = {
 def judge(claim: Claim, first: Sequence[float], second: Sequence[float]) -> Verdict:
   """Returns whether a claim holds for the scores of the same seeds, [seeds] each."""
   differences = np.subtract(first, second)
-  difference = float(differences.mean())
+  difference = float(stats.trim_mean(differences, 0.25))
   if not claim.margin:
     p = float(stats.mannwhitneyu(first, second, alternative='greater').pvalue)
     return Verdict(p < _LARGEST_P, difference, 'p < 0.001' if p < 0.001 else f'p = {p:.3f}')
@@ -224,7 +224,8 @@ def _section(name: str, paper: Paper, studies: dict[str, dict[str, _Line]],
     first, second = ('{:.2f} ({:.2f} to {:.2f})'.format(*studies[claim.study][line].interval)
                      for line in (claim.first, claim.second))
     lines.append(f'| {claim.text} | {first} | {second} | {"yes" if verdict.holds else "**no**"}: {verdict.reason} |')
-  lines += ['', 'The mean difference in the first parts of the runs, in bold where the claim would hold:', '',
+  lines += ['', 'The interquartile mean of the differences, paired by seed, in the first parts of the runs, in bold '
+            'where the claim would hold:', '',
             f'| claim | {" | ".join(f"{part} of the frames" for part in _PARTS)} |', '|---' * (1 + len(_PARTS)) + '|']
   for claim, of_parts in zip(paper.claims, verdicts, strict=True):
     cells = (f'{"**" * verdict.holds}{verdict.difference:+.2f}{"**" * verdict.holds}, {verdict.reason}'
@@ -275,8 +276,11 @@ def main():
 
 def _commit() -> str:
   """Returns the commit of this checkout, with a + if files differ from it; 'unknown' outside of a checkout."""
-  done = subprocess.run(['git', '-C', os.path.dirname(os.path.realpath(__file__)), 'describe', '--always',
-                         '--dirty=+', '--exclude=*'], capture_output=True, text=True, check=False)
+  try:
+    done = subprocess.run(['git', '-C', os.path.dirname(os.path.realpath(__file__)), 'describe', '--always',
+                           '--dirty=+', '--exclude=*'], capture_output=True, text=True, check=False)
+  except OSError:  # There is no git.
+    return 'unknown'
   return done.stdout.strip() or 'unknown'
 
 

@@ -17,6 +17,7 @@ import dataclasses
 import math
 import os
 import shutil
+from typing import Any
 
 from scalable_agents.environments import registry
 from scalable_agents.processes import run_flags
@@ -28,6 +29,10 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.results import training_returns
+
+
+_FILES = {run_directory.CONFIG, run_directory.METRICS, run_directory.EPISODES, run_directory.EVALUATION,
+          run_directory.EVALUATIONS, run_directory.LEARNING_CURVE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +54,16 @@ def write(config: ExcerptConfig):
   Args:
     config: its `output`, as given here, becomes the logdir in the copy's config.json.
   Raises:
-    errors.UserError: `run` is not a run directory, or it is `output`, or a file cannot be read or written.
+    errors.UserError: `run` is not a run directory, or `output` has other files than an excerpt, or a file cannot be
+      read or written.
   """
   run, output = config.run, config.output
   of_run = run_directory.read_config(run)
+  levels = _num_levels(run, of_run['flags'])
   folder = files.make_folder(output)
   if os.path.samefile(run, folder):
     raise errors.UserError(f'--output={output}: this is the run directory itself')
+  _clear(folder, output)
   of_run |= {'flags': settings.to_json(of_run['flags'] | {'logdir': output}),
              'command_line': run_directory.command_of(of_run)}
   run_directory.write_json(run_directory.path(folder, run_directory.CONFIG), of_run)
@@ -67,8 +75,23 @@ def write(config: ExcerptConfig):
   _write_rows(folder, run_directory.METRICS, (
       row.line for row in row_file.sample(run_directory.path(run, run_directory.METRICS), config.rows)))
   if config.returns_every:
-    levels = len(registry.expand(of_run['flags']['level_name']))
     _write_rows(folder, run_directory.EPISODES, _episodes(run, config.returns_every * levels))
+
+
+def _num_levels(run: str, flags: dict[str, Any]) -> int:
+  name = flags.get('level_name', '')
+  try:
+    return len(registry.expand(str(name)))
+  except ValueError as error:
+    raise errors.UserError(f'{run_directory.path(run, run_directory.CONFIG)}: --level_name={name}: {error}') from error
+
+
+def _clear(folder: str, output: str):
+  """Removes an earlier excerpt, of which the new one may lack some files. Raises UserError if there are other files."""
+  if others := sorted(set(os.listdir(folder)) - _FILES):
+    raise errors.UserError(f'--output={output}: has other files, such as {others[0]}: choose another folder')
+  for name in os.listdir(folder):
+    os.remove(run_directory.path(folder, name))
 
 
 def _write_rows(folder, name, lines):

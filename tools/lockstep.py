@@ -119,7 +119,7 @@ def settings_of(run: Run) -> configs.LaserConfig:
 
 def fingerprint(run: Run) -> str:
   """Returns a text that changes with any setting of a run, also with those that are constants here."""
-  return f'{zlib.crc32(repr((_WRONG_REWARD, settings_of(run))).encode()):08x}'
+  return f'{zlib.crc32(repr((_WRONG_REWARD, _BUCKETS, settings_of(run))).encode()):08x}'
 
 
 def train(run: Run) -> list[float]:
@@ -160,12 +160,12 @@ def train(run: Run) -> list[float]:
     replay = replayers.Replayers(spec, {}, episodes, _NUM_REPLAYED, None, no_parameters, config.replay_minimum_size)
     source = mixed_experience.MixedExperience(
         intake, replay, mixed_experience.MixedSettings(_NUM_NEW, _NUM_REPLAYED), run.seed)
-  take_part, updates, curve = run.frames // _BUCKETS, run.frames // (_NUM_NEW * _LENGTH), []
+  updates, curve = run.frames // (_NUM_NEW * _LENGTH), []
   for update in range(1, updates + 1):
     if run.replay == SHARED:
       replay.insert(guessers.unroll(guess))
     learner.step(source.take_batch()[0])
-    if update * _NUM_NEW * _LENGTH >= take_part * (len(curve) + 1):
+    if update * _BUCKETS >= updates * (len(curve) + 1):
       curve.append(float(np.mean(players.finished)) / quiz.Quiz.optimal_return)
       players.finished.clear()
   return curve

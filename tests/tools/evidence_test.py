@@ -92,6 +92,16 @@ class EvidenceTest(parameterized.TestCase):
     self.assertEqual(verdict.holds, holds)
     self.assertIn(reason, verdict.reason)
 
+  def test_a_few_failed_seeds_do_not_change_the_printed_difference(self):
+    second = np.arange(20.)
+    first = second + np.where(np.arange(20) < 2, -30., 0.02)
+    for margin in (0., 0.05):
+      self.assertAlmostEqual(evidence.judge(evidence.Claim('', '', '', '', margin), first, second).difference, 0.02)
+
+  def test_the_commit_is_unknown_without_git(self):
+    with mock.patch.object(subprocess, 'run', side_effect=FileNotFoundError('git')):
+      self.assertEqual(evidence._commit(), 'unknown')
+
   def test_each_claim_is_about_lines_of_its_study(self):
     tools = (evidence.off_policy, evidence.reward_scales, evidence.memory_tasks)
     lines = {name: {line.full_name for line in experiment.lines}

@@ -74,6 +74,21 @@ class ExcerptTest(absltest.TestCase):
         self.assertEqual(training_returns.last(copy.of_levels[level], mark),
                          training_returns.last(original.of_levels[level], mark))
 
+  def test_an_excerpt_replaces_an_earlier_one(self):
+    output = self.create_tempdir('copies').full_path
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
+    os.remove(os.path.join(self.run_folder, 'evaluation.json'))
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output, curve=False))
+    self.assertCountEqual(os.listdir(output), ['config.json', 'metrics.jsonl'])
+
+  def test_a_damaged_config_is_named_before_anything_is_written(self):
+    output = self.create_tempdir('copies').full_path
+    for flags in ({}, {'level_name': 'pong,pong'}):
+      self._write('config.json', json.dumps({'agent': 'impala', 'flags': flags}))
+      with self.assertRaisesRegex(errors.UserError, 'config.json: --level_name='):
+        excerpt.write(excerpt.ExcerptConfig(self.run_folder, output, returns_every=300))
+    self.assertEmpty(os.listdir(output))
+
   def test_no_path_of_the_original_remains(self):
     self.addCleanup(os.chdir, os.getcwd())
     os.chdir(self.create_tempdir('here').full_path)
@@ -88,6 +103,11 @@ class ExcerptTest(absltest.TestCase):
     with self.assertRaisesRegex(errors.UserError, 'this is the run directory itself'):
       excerpt.write(excerpt.ExcerptConfig(self.run_folder, self.run_folder))
     self.assertLen(run_rows.read_metrics(self.run_folder), 1_000)
+    other = self.create_tempdir('other').full_path
+    os.makedirs(os.path.join(other, 'checkpoints'))
+    with self.assertRaisesRegex(errors.UserError, 'has other files, such as checkpoints: choose another folder'):
+      excerpt.write(excerpt.ExcerptConfig(self.run_folder, other))
+    self.assertEqual(os.listdir(other), ['checkpoints'])
     empty = self.create_tempdir('empty').full_path
     with self.assertRaisesRegex(run_directory.RunDirectoryError, 'no run has been started there'):
       excerpt.write(excerpt.ExcerptConfig(empty, empty + '/copy'))

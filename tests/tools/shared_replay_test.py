@@ -77,6 +77,7 @@ class SharedReplayTest(absltest.TestCase):
     self.assertEqual(curve, lockstep.train(run))
     self.assertNotEqual(curve, lockstep.train(run._replace(threshold=math.inf)))
     self.assertNotEqual(curve, lockstep.train(run._replace(entropy_steps='all')))
+    self.assertLen(lockstep.train(run._replace(frames=2_496)), 20)  # 39 updates, no multiple of 20.
 
 
 if __name__ == '__main__':
