@@ -19,11 +19,13 @@ def read_runs(text: str, evaluated: bool, agents: Sequence[str] | None = ('impal
     evaluated: whether the runs must have been evaluated.
     agents: names of agents, as in config.json, whose runs are wanted. See runs.read.
   Raises:
-    errors.UserError: some run directories cannot be read, or none of those that patterns match is wanted. The error is
-      about the last one. The others are printed.
+    errors.UserError: the text names nothing, or some run directories cannot be read, or none of those that patterns
+      match is wanted. The error is about the last one. The others are printed.
   """
-  skipped = []
-  runs, faults = runs_lib.read(_patterns(text), evaluated, agents, skipped.append)
+  skipped, wanted = [], patterns(text)
+  if text and not wanted:
+    raise errors.UserError(f'--runs={text}: want run directories')
+  runs, faults = runs_lib.read(wanted, evaluated, agents, skipped.append)
   if not runs and not faults:
     skipped, faults = [], skipped
   for line in skipped:
@@ -35,7 +37,7 @@ def read_runs(text: str, evaluated: bool, agents: Sequence[str] | None = ('impal
   return runs
 
 
-def _patterns(text: str) -> list[str]:
+def patterns(text: str) -> list[str]:
   """Splits --runs at commas and strips spaces. If a directory has the whole text as its name, does not split."""
   if text and os.path.exists(run_flags.user_path(text)):
     return [run_flags.user_path(text)]

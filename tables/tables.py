@@ -188,7 +188,7 @@ def main():
   """Reads the flags and the runs, and writes the table and the figures."""
   config = run_flags.config_from_flags(TablesConfig, validate)
   paper = _PAPERS[config.paper]
-  agents = tuple(runs_lib.NAMES) if config.returns_every else paper.agents(config.table)
+  agents = None if config.returns_every else paper.agents(config.table)
   runs = files.read_runs(config.runs, not config.returns_every and paper.evaluated(config.table), agents)
   folder = files.make_folder(config.output)
   if config.budget:

@@ -1,6 +1,6 @@
 """Compares agents on small built-in tasks: several runs of each, a table and a picture of their learning curves.
 
-reward_scales.py and off_policy.py have the experiments.
+off_policy.py, reward_scales.py and memory_tasks.py have the experiments.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ from scalable_agents.processes import device_report
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
 from scalable_agents.records import errors
+from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
@@ -111,7 +112,7 @@ def scores(curves: Sequence[Curve], measured: float, part: float = 1.) -> list[f
 
 
 def _write_curves(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
-  with open(file, 'w', encoding='utf-8', newline='') as stream:
+  with run_directory.replaced(file) as new, open(new, 'w', encoding='utf-8', newline='') as stream:
     writer = csv.writer(stream, lineterminator='\n')
     writer.writerow(['agent', 'seed', 'environment_frames', *experiment.tasks])
     for name, of_seeds in curves.items():

@@ -11,6 +11,7 @@ import json
 import statistics
 
 from scalable_agents.benchmark import training_rate
+from scalable_agents.environments import registry
 from scalable_agents.processes import device_report
 from scalable_agents.processes import run_flags
 from scalable_agents.records import settings
@@ -32,17 +33,19 @@ class MultiTaskConfig:
 def validate(config: MultiTaskConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
-  if not config.games:
-    raise ValueError('--games=: want games with commas between them')
+  try:
+    registry.expand(config.games)
+  except ValueError as error:
+    raise ValueError(f'--games: {error}') from error
 
 
-def _rate(config, level_name):
+def _rate(config, games):
   """Returns the environment frames per second of a training run on these games."""
   rows = training_rate.steady_rows(
-      lambda run: ['scalable_agents.agents.impala_atari57', f'--level_name={level_name}', '--full_action_set',
+      lambda run: ['scalable_agents.agents.impala_atari57', f'--level_name={",".join(games)}', '--full_action_set',
                    *training_rate.split(config.flags), *(f'--{name}={value}' for name, value in run.items())],
       config.seconds)
-  lacking = [game for game in level_name.split(',') if rows[-1].get(f'episode_return/{game}') is None]
+  lacking = [game for game in games if rows[-1].get(f'episode_return/{game}') is None]
   if lacking:
     print(f'no episode of {", ".join(lacking)} has ended yet: choose a larger --seconds')
   frames, seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
@@ -57,13 +60,13 @@ def main():
   """Measures each game, then all games at once, and prints the ratio."""
   config = run_flags.config_from_flags(MultiTaskConfig, validate)
   device_report.tell()
-  alone = {}
-  for game in training_rate.split(config.games):
-    alone[game] = _rate(config, game)
+  games, alone = registry.expand(config.games), {}
+  for game in games:
+    alone[game] = _rate(config, [game])
     _line(game, alone[game])
   expected = statistics.harmonic_mean(alone.values())
   _line('harmonic mean', expected)
-  together = _rate(config, config.games)
+  together = _rate(config, games)
   _line('all at once', together)
   print(f'all at once is {together / expected:.1%} of the harmonic mean')
   print(json.dumps({'alone': alone, 'harmonic_mean': expected, 'together': together, 'share': together / expected}))

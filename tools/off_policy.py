@@ -119,7 +119,7 @@ def draw_samples(variants: Mapping[str, Sequence[Sequence[comparison.Curve]]], m
   curves_axes.set_ylabel('return / optimal return')
   scores_axes.set_title('at the end, with the standard deviation', loc='left', fontsize=10)
   scores_axes.set_xlabel('hyper-parameter combination, best first')
-  scores_axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+  scores_axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
   drawing.plain(scores_axes, 'both')
   drawing.title_and_legend(
       picture, 'Mean over seeds, and on the left from the worst seed to the best', [curves_axes])

@@ -65,9 +65,9 @@ def frames_panel(axes: Any, quantity: str, title: str = '', frames: str = 'envir
   plain(axes, 'both')
 
 
-def hours_panel(axes: Any, quantity: str, hours: str = 'hours of training'):
-  """Labels and styles a panel of a quantity against hours. `hours`: label of the horizontal axis."""
-  axes.set_xlabel(hours, color=INK)
+def hours_panel(axes: Any, quantity: str):
+  """Labels and styles a panel of a quantity against hours of training."""
+  axes.set_xlabel('hours of training', color=INK)
   axes.set_ylabel(quantity, color=INK)
   axes.set_xlim(left=0)
   plain(axes, 'both')
@@ -125,6 +125,8 @@ def mean_and_range(axes: Any, frames: np.ndarray, values: np.ndarray, label: str
     label: the line's label.
     style: from `line_style`.
   """
+  if len(frames) and frames[0] == frames[-1]:
+    style = {'marker': 'o', **style}  # A line of no length would not be seen.
   axes.plot(frames, values.mean(axis=0), linewidth=1.6, label=label, **style)
   axes.fill_between(frames, values.min(axis=0), values.max(axis=0), color=style['color'], alpha=0.2, linewidth=0)
 

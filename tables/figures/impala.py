@@ -182,7 +182,7 @@ def draw_stability(found: Sequence[sweep.Sample]) -> figure.Figure:
         most = max(most, len(reached))
     axes.set_xlabel('hyper-parameter combination, best first', color=drawing.INK)
     axes.set_ylabel(f'final training {sweep.unit(level)}', color=drawing.INK)
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlim(0.5, most + 0.5)
   drawing.title_and_legend(picture, 'Stability: final training scores of all samples (figure 4, lower row)',
                            panels.values())

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib import figure
 import numpy as np
 
+from scalable_agents.environments import registry
 from scalable_agents.environments import scores
 from scalable_agents.environments import suite as suite_lib
 from scalable_agents.tables.figures import curves
@@ -70,17 +71,33 @@ def _curves(group: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> dict[str, 
 def draw_scores(groups: Mapping[str, Sequence[runs_lib.Run]], suite: suite_lib.Suite) -> figure.Figure | None:
   """Draws the suite's score in training against frames and against hours, with a line per agent. Figures 5 and 6.
 
-  Horizontal lines are the paper's scores, which are from evaluations.
+  Horizontal lines are the paper's scores on the same levels, which are from evaluations.
 
   Args:
     groups: from `best`.
     suite: the suite.
   """
-  lines = {label: _curves(group, suite) for label, group in groups.items()}
-  papers = {label: printed[suite.summary] for label, group in groups.items()
-            if suite.summary in (printed := published.SUMMARIES[suite.name].get(name_of(group[0]), {}))}
+  lines, papers = {}, {}
+  for name, group in groups.items():
+    levels = list(runs_lib.by_level(group)) if runs_lib.is_expert(group[0]) else suite.levels
+    label = name if len(levels) == len(suite.levels) else f'{name}, {len(levels)} levels'
+    lines[label] = _curves(group, suite)
+    score = _papers_score(name_of(group[0]), levels, suite)
+    if score is not None:
+      papers[label] = score
   return suites.draw_scores(suite, lines, papers, f'{suite.name}: training scores of the best agents (figures 5 and 6)',
                             'environment frames of all levels')
+
+
+def _papers_score(name: str, levels: Sequence[str], suite: suite_lib.Suite) -> float | None:
+  """Returns the paper's score of an agent on these levels of the suite; None if it has none."""
+  if len(levels) == len(suite.levels):
+    return published.SUMMARIES[suite.name].get(name, {}).get(suite.summary)
+  printed = published.LEVEL_SCORES[suite.name].get(name, {})
+  tested = [registry.test_level(level) for level in levels]
+  if not printed.keys() >= set(tested):
+    return None
+  return getattr(scores.summarise({level: printed[level] for level in tested}), suite.summary)
 
 
 def draw_bars(groups: Mapping[str, Sequence[runs_lib.Run]], suite: suite_lib.Suite) -> figure.Figure | None:

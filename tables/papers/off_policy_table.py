@@ -58,7 +58,7 @@ def table(found: Sequence[sweep.Sample]) -> layout.Table:
 def _key(sample: sweep.Sample) -> _Key:
   methods = {correction: method for method, correction in _CORRECTIONS.items()}
   return _Key(sample.level, 'with' if sample.flags.get('replay_share') else 'without',
-              methods[sample.flags['off_policy_correction']])
+              methods.get(sample.flags['off_policy_correction'], sample.flags['off_policy_correction']))
 
 
 def _of_one_setting(key: _Key, samples: Sequence[sweep.Sample]) -> tuple[Sequence[sweep.Sample], str]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scalable_agents.environments import registry
 from scalable_agents.environments import scores
 from scalable_agents.records import errors
 from scalable_agents.tables.papers import layout
@@ -31,7 +32,7 @@ _NOTES = (
     "Human-normalised: 0 % is a random policy, 100 % a human. It is that of the line's last return.",
     'IQM: interquartile mean of the human-normalised scores of all levels, in %, with a 95 % interval from a bootstrap '
     'over the seeds (Agarwal et al. 2021). Each level has as many seeds as the level with the fewest.',
-    "The paper's scores are those of evaluations after its number of frames.")
+    "The paper's scores are those of evaluations after its number of frames. Rows of PopArt-IMPALA have IMPALA's.")
 _OTHERS = (
     "Dopamine: DQN and Rainbow of Castro et al. 2018, five runs each, from Dopamine's repository. Their games have "
     'sticky actions, and 1 % of their actions are random. A return is the mean of all episodes that ended in the last '
@@ -82,7 +83,7 @@ def _by_name(runs: Sequence[runs_lib.Run],
         'levels': number, 'frames_per_level': run.flags['total_environment_frames'] // number}
                 for run, number in zip(of_agent, levels, strict=True)]
     groups |= results.named(
-        of_agent, [runs_lib.NAMES[agent]] * len(of_agent), [agent] * len(of_agent), settings)
+        of_agent, [runs_lib.NAMES.get(agent, agent)] * len(of_agent), [agent] * len(of_agent), settings)
   return groups
 
 
@@ -119,11 +120,11 @@ def _row(level: str, name: str, line: _Line) -> list[str | layout.Number]:
 
 
 def _paper(level: str, run: runs_lib.Run) -> str:
-  """Returns the final score of a paper's agent with this algorithm and network, and its number of frames."""
+  """Returns the final score of a paper's agent with this correction and network, and its number of frames."""
   for paper, agent_of in ((published.IMPALA, runs_lib.agent_of), (r2d2_published.PAPER, r2d2_tables.agent_of),
                           (laser_published.PAPER, runs_lib.agent_of)):
     agent = agent_of(run, paper.agents)
-    score = agent and paper.level_scores.get(agent.suite, {}).get(agent.name, {}).get(level)
+    score = agent and paper.level_scores.get(agent.suite, {}).get(agent.name, {}).get(registry.test_level(level))
     if agent and score is not None:
       return f'{score:g} ({agent.name}, {results.short(agent.frames)})'
   return layout.MISSING

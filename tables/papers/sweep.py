@@ -20,7 +20,7 @@ from scalable_agents.tables.results import runs as runs_lib
 
 # The name of a line does not repeat these settings.
 _IN_OTHER_COLUMNS = {'torso', 'off_policy_correction', 'sweep_index', *sweeps.IMPALA.ranges}
-_NUMBER = re.compile(r'(\d[\d_]*(?:\.\d+)?)')
+_NUMBER = re.compile(r'(\d+(?:_\d+)*(?:\.\d+)?)')
 
 Points = Sequence[tuple[float, float]]  # (environment frames, score).
 

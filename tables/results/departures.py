@@ -1,9 +1,9 @@
 """Finds the settings of a run that differ from the paper's, except those that the paper swept or tuned.
 
 IMPALA: Espeholt et al. 2018, sections 5.2.2, 5.3.1, 5.3.2, F, tables D.1, D.3 and G.1. R2D2: Kapturowski et al. 2019,
-section 2.3 and table 2. LASER: Schmitt et al. 2020, section 5.1. The values are those of the
-presets (agents/registry.py); agents that differ from these have the other values in published.Agent.settings. A setting
-that this module does not know counts as a departure.
+section 2.3 and table 2. LASER: Schmitt et al. 2020, section 5.1. The values are those of the presets
+(agents/registry.py); agents that differ from these have the other values in published.Agent.settings. A setting that
+this module does not know counts as a departure.
 """
 
 import dataclasses
@@ -32,7 +32,6 @@ FREE = frozenset({
     'seed', *run_config.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
     *settings.free_settings(cluster_config.ClusterConfig), 'measure_delta_q', 'save_replay'})
 _FREE = (FREE | {'sweep_index'}) - {'parameter_refresh'}
-
 
 
 def _reference(preset_name: str, protocol: Any = None) -> dict[str, Any]:

@@ -204,11 +204,12 @@ def _read(logdir: str, evaluated: bool, agents: Sequence[str] | None) -> Run:
     raise Unwanted(run_directory.no_run(logdir))
   config = run_directory.read_config(logdir)
   wanted = f'want runs of {" or ".join(NAMES[name] for name in agents or ()) or "agents with the settings of IMPALA"}'
-  flags = config['flags']
+  flags = {name: value for name, value in config['flags'].items() if value is not None or name not in _OTHER_FLAGS}
   agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
   if agents and agent not in (None, *agents):
     raise Unwanted(f'{logdir}: a run of another agent, {settings.shown(agent)}: {wanted}')
-  required = _FLAGS if agent in _WITHOUT_CORRECTION else _FLAGS | _OFF_POLICY_FLAGS
+  has_correction = agent not in _WITHOUT_CORRECTION and (agents is not None or agent in (None, *NAMES))
+  required = _FLAGS | _OFF_POLICY_FLAGS if has_correction else _FLAGS
   if agents is not None and not agents:
     required = required | _SWEPT_FLAGS
   missing = [name for name in required if name not in flags]
@@ -265,7 +266,7 @@ def _read_evaluation(run: Run) -> Evaluation:
 def _departures(run: Run, protocol: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
   """Returns the settings of evaluation.json's protocol that differ from the paper's, and their values."""
   found = []
-  levels = () if is_expert(run) else (suite_of(run) or scores.SUITES['atari57']).levels
+  levels = () if is_expert(run) else scores.SUITES[run.flags['level_name']].levels
   for name, papers in (('atari', atari57_protocol.Protocol()), ('dmlab', dmlab30_protocol.Protocol())):
     played = json_text.field(protocol, name, dict, optional=True) or {}
     wanted = papers.environments(levels, training=False)[name]

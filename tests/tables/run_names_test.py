@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.records import checkpoint
+from scalable_agents.records import errors
 from scalable_agents.records import learning_curve
 from scalable_agents.records import metrics
 from scalable_agents.records import run_directory
@@ -142,6 +143,9 @@ class RunNamesTest(absltest.TestCase):
     self.assertEqual(listed(f'{folder}/?,{folder}/ e'), ['c', 'd', ' e'])
     self.assertEqual(listed(f'{folder}/a,b'), ['a,b'])
     self.assertEqual(listed(''), [])
+    for text in (',', ' '):
+      with self.assertRaisesRegex(errors.UserError, '^--runs=.*: want run directories$'):
+        listed(text)
 
   def test_training_resuming_evaluating_and_moving_beside_a_neighbour(self):
     folder = pathlib.Path(self._folder)

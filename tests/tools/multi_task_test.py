@@ -26,8 +26,8 @@ class MultiTaskTest(absltest.TestCase):
 
   def test_the_last_line_has_all_figures(self):
     config = multi_task.MultiTaskConfig(
-        seconds=1., games=','.join(_GAMES), flags='--torso=shallow,--num_environments=4,--batch_size=2')
-    levels = [*_GAMES, config.games]
+        seconds=1., games=', '.join(_GAMES), flags='--torso=shallow,--num_environments=4,--batch_size=2')
+    levels = [*_GAMES, ','.join(_GAMES)]
 
     def steady_rows(arguments, unused_seconds):
       program, *words = arguments({'logdir': 'there', 'log_interval_seconds': 1.})
@@ -57,7 +57,7 @@ class MultiTaskTest(absltest.TestCase):
     done = subprocess.run([sys.executable, '-m', multi_task.__name__, '--games='], env=python_path.environment(),
                           text=True, capture_output=True, check=False)
     self.assertEqual((done.returncode, done.stdout, done.stderr),
-                     (1, '', 'error: --games=: want games with commas between them\n'))
+                     (1, '', "error: --games: '': want different levels with commas between them, got a repeated or empty name\n"))
 
 
 if __name__ == '__main__':

@@ -27,6 +27,12 @@ class DrawingTest(parameterized.TestCase):
     self.assertLen({round(text.get_window_extent(renderer).x0) for text in picture.legends[0].get_texts()}, columns)
     np.testing.assert_allclose(*heights, rtol=0.1)
 
+  def test_a_line_of_one_point_is_a_mark(self):
+    _, ((axes,),) = drawing.grid(1, 1, 4, 3)
+    for frames in (np.array([5., 5.]), np.array([5., 6.])):
+      drawing.mean_and_range(axes, frames, np.ones([1, 2]), 'a', drawing.line_style(0))
+    self.assertEqual([line.get_marker() for line in axes.lines], ['o', 'None'])
+
   @parameterized.parameters((0., '0'), (0.25, '0.25'), (-21, '-21'), (2_500, '2,500'), (25_000, '25K'),
                             (1_200_000, '1,200K'), (12_500_000, '12.5M'))
   def test_returns_are_short(self, value, text):

@@ -6,6 +6,7 @@ import numpy as np
 from scalable_agents.records import errors
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.papers import returns_table
+from scalable_agents.tables.results import runs
 from scalable_agents.tests import source_tree
 from scalable_agents.tests.tables import run_directories
 
@@ -38,6 +39,17 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertEqual(row['human-normalised (%)'], f'{100 * (last + 20.7) / (14.6 + 20.7):.0f}')  # Table C.1.
     self.assertEqual(row['paper'], '20.4 (IMPALA, shallow, experts, 200M)')  # Table C.1.
     self.assertEqual((row['level'], row['agent'], row['seeds']), ('pong', 'IMPALA', '2'))
+
+  def test_a_training_level_has_the_papers_score_on_its_test_level(self):
+    self._run('dmlab', [5.] * 10, level='rooms_collect_good_objects_train', torso='deep', use_lstm=True)
+    row, = self._rows()
+    self.assertEqual(row['paper'], '9 (IMPALA-Experts, deep, 333M)')  # Table B.1.
+
+  def test_an_agent_of_ones_own_has_a_row(self):
+    self._run('own', [5.] * 10, agent='q_learner', off_policy_correction=None)
+    run, = runs.read([f'{self.folder}/own'], evaluated=False, agents=None)[0]
+    row, = (line for line in layout.markdown(returns_table.table([run], 500)).splitlines() if 'q_learner' in line)
+    self.assertIn(' 5.00 ', row)
 
   def test_after_the_shortest_run_a_line_is_empty(self):
     self._run('long', [1.] * 10, frames=1_500)

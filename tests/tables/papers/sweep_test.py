@@ -9,6 +9,7 @@ from scalable_agents.environments import scores
 from scalable_agents.records import run_directory
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.papers import sweep
+from scalable_agents.tables.results import runs
 from scalable_agents.tests.tables import run_directories
 
 
@@ -40,6 +41,13 @@ class SweepTest(run_directories.TestCase):
     self._pong(0, 3.0, binary='popart_impala_atari57', value_normalization='popart')
     lines = [sample.line for sample in self._samples()]
     self.assertEqual(lines, ['deep, IMPALA, vtrace', 'deep, PopArt-IMPALA, vtrace'])
+
+  def test_an_agent_with_a_number_in_its_name_has_a_row(self):
+    self._pong(0, 1.0)
+    self._pong(0, 3.0, agent='net_2_layers', off_policy_correction='none')
+    found, _ = runs.read([f'{self.folder}/*'], evaluated=False, agents=None)
+    self.assertEqual([sample.line for sample in sweep.samples(found)],
+                     ['deep, IMPALA, vtrace', 'deep, agent=net_2_layers, none'])
 
   def test_agents_without_a_correction_are_compared_with_impala(self):
     """Figure 4. They have other settings, which are not in the names of the lines."""

@@ -7,6 +7,7 @@ import pathlib
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from scalable_agents.tables.papers import laser_variants
 from scalable_agents.tables.results import published
 from scalable_agents.tables.results import runs
 from scalable_agents.tests.tables import run_directories
@@ -43,6 +44,16 @@ class RunsTest(run_directories.TestCase):
   def test_a_setting_of_another_type_is_one_line(self, settings, wanted):
     logdir = run_directories.make(self.folder, 'run', {'pong': 20.0}, **settings)
     self.assertRegex(self._fault(logdir), f'^{logdir}/config.json: {wanted}: put the file back, or leave the run out$')
+
+  def test_a_setting_that_is_null_has_its_default(self):
+    file = pathlib.Path(run_directories.make(self.folder, 'run', {'pong': 20.0}, **_GAME), 'config.json')
+    config = json.loads(file.read_text(encoding='utf-8'))
+    config['flags'] |= dict.fromkeys(runs._OTHER_FLAGS) | {
+        'job_name': 'learner', 'replay_share': 0.75, 'replay_sampling': 'prioritised'}
+    file.write_text(json.dumps(config), encoding='utf-8')
+    run = self._read_one(str(file.parent))
+    self.assertEqual((run.task, run.population, run.learners, run.actors), (0, 1, 1, None))
+    self.assertEqual(laser_variants.ablations(run), ['Prioritised (beta 1)'])
 
   @parameterized.parameters(
       (_DMLAB | {'torso': 'shallow'}, 'IMPALA, shallow'),
