@@ -4,7 +4,8 @@
   scalable-agents compare_runs --runs='runs/a,runs/b_*' --metric=loss/entropy --output=entropy
 
 Runs with the same hyper-parameters form a group, which is named after the settings in which the groups differ. Its runs
-may differ in the seed, in the settings of the run (RunConfig), and in where the processes of a cluster are. In the
+may differ in the seed, in the settings of the run (RunConfig), and in where the processes of a cluster are; see
+departures.FREE. Settings that only some of the runs have, such as those of one agent, are compared among these. In the
 figure, a line is the mean of a group, and the area around it extends from its smallest to its largest value. The table
 has the interquartile mean (IQM) of each group at the end of the runs, and of the best value of each run, with 95 %
 intervals from a bootstrap over the runs; see intervals.py.
@@ -20,23 +21,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scalable_agents.cluster import cluster_config
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
-from scalable_agents.records.settings import free_settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.results import departures
 from scalable_agents.tables.results import intervals
-from scalable_agents.tables.results import runs as results
-from scalable_agents.training import run_config
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 _POINTS = 200           # Points of a line.
 _LABEL_WIDTH = 42       # Characters. The legend has two columns.
-# The free settings: those that runs of a group need not have in common.
-_FREE = {'seed', 'num_environments', *run_config.FREE_FLAGS, *free_settings(cluster_config.ClusterConfig)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +50,8 @@ class CompareConfig:
 class Run(NamedTuple):
   """A metric of a run."""
   logdir: str
-  settings: dict[str, Any]  # With 'agent'.
+  seed: int | str           # '' if config.json has none.
+  settings: dict[str, Any]  # That runs of a group have in common. With 'agent'.
   frames: np.ndarray        # [P] environment frames.
   values: np.ndarray        # [P].
 
@@ -65,15 +64,15 @@ def read(patterns: str, metric: str) -> list[Run]:
       one.
   """
   found = {}  # Real path -> path. Several patterns may match a run.
-  for pattern in filter(None, map(str.strip, patterns.split(','))):
-    paths = [path for path in results.matching(run_flags.user_path(pattern))
+  for pattern in files.patterns(patterns):
+    paths = [path for path in runs_lib.matching(pattern)
              if os.path.exists(run_directory.path(path, run_directory.CONFIG))]
     if not paths:
       raise errors.UserError(f'--runs: {pattern}: no such run directory')
     for path in paths:
       found.setdefault(os.path.realpath(path), path)
   if not found:
-    raise errors.UserError('--runs=: want run directories')
+    raise errors.UserError(f'--runs={patterns}: want run directories')
   runs, faults = [], []
   for path in found.values():
     try:
@@ -96,17 +95,16 @@ def _read_run(logdir, metric):
     known = sorted(name for name, value in rows[-1].items() if isinstance(value, int | float))
     raise errors.UserError(f'{logdir}: no metric {metric!r}: want one of {", ".join(known)}')
   frames, values = np.array(points, np.float64).T
-  return Run(logdir, {'agent': stored.get('agent', '')} | stored['flags'], frames, values)
+  settings = {name: value for name, value in stored['flags'].items() if name not in departures.FREE}
+  return Run(logdir, stored['flags'].get('seed', ''), settings | {'agent': stored.get('agent', '')}, frames, values)
 
 
 def groups_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
-  """Groups runs that differ only in free settings. The names are the settings in which the groups differ."""
-  names = dict.fromkeys(name for run in runs for name in run.settings if name not in _FREE)
-  differing = [name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1]
+  """Groups runs with the same settings. The names are the settings in which the groups differ."""
+  names = results.differing([''] * len(runs), [run.settings for run in runs], ())
   groups: dict[str, list[Run]] = {}
-  for run in runs:
-    name = ', '.join(f'{name}={run.settings.get(name)}' for name in differing) or 'all runs'
-    groups.setdefault(name, []).append(run)
+  for run, differing in zip(runs, names, strict=True):
+    groups.setdefault(', '.join(differing) or 'all runs', []).append(run)
   return groups
 
 
@@ -141,7 +139,7 @@ def _write_points(groups, metric, file):
     for name, runs in groups.items():
       for run in runs:
         for frames, value in zip(run.frames, run.values, strict=True):
-          writer.writerow([name, run.logdir, run.settings.get('seed', ''), int(frames), f'{value:.6g}'])
+          writer.writerow([name, run.logdir, run.seed, int(frames), f'{value:.6g}'])
 
 
 def main():

@@ -62,6 +62,15 @@ class CompareRunsTest(absltest.TestCase):
     with open(os.path.join(output, 'episode_return.png'), 'rb') as file:
       self.assertStartsWith(file.read(), b'\x89PNG')
 
+  def test_what_does_not_change_the_result_makes_no_group(self):
+    """Also an older run without a setting whose value was the default then, and a comma in a name."""
+    self._run('a,1', [1., 2.], level_name='pong', seed=1, vtrace_lambda=1.0, measure_delta_q=True)
+    self._run('a,2', [1., 4.], level_name='pong', seed=2)
+    _, screen = self._compare('*')
+    self.assertRegex(screen, r'all runs\n  2 runs; at the end 3 ')
+    _, screen = self._compare('a,1')
+    self.assertRegex(screen, r'all runs\n  1 run; at the end 2;')
+
   def test_the_interquartile_mean_and_its_interval(self):
     middle, low, high = intervals.interquartile_mean([-100., 1., 2., 3., 4., 5., 6., 100.])
     self.assertAlmostEqual(middle, (2 + 3 + 4 + 5) / 4)  # Without the two smallest and the two largest.
