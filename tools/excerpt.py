@@ -8,7 +8,8 @@ learning curve, and 200 rows of the metrics, spread evenly over the run. It has 
 continued nor evaluated again. Its config.json has no path of the original run directory.
 
 With --returns_every, the copy also has the training episodes from which `scalable-agents tables` with the same flag
-computes returns. The second command writes about 40 KB.
+computes returns. The second command writes about 40 KB. LASER's figure, which is made from episodes, then has straight
+lines between these.
 """
 
 import bisect
@@ -29,7 +30,6 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.results import training_returns
-
 
 _FILES = {run_directory.CONFIG, run_directory.METRICS, run_directory.EPISODES, run_directory.EVALUATION,
           run_directory.EVALUATIONS, run_directory.LEARNING_CURVE}

@@ -36,11 +36,11 @@ class _Key(NamedTuple):
 def table(found: Sequence[sweep.Sample]) -> layout.Table:
   """Makes the table, given the samples of runs of IMPALA from `sweep.samples`."""
   by_row, notes = runs_lib.grouped(found, _key), []
-  others = [_Key(task, replay, method) for task in dict.fromkeys(key.task for key in by_row) if task not in TASKS
-            for replay in _REPLAYS for method in _CORRECTIONS]
-  keys = [_Key(task, replay, method) for task in TASKS for replay in _REPLAYS for method in _CORRECTIONS]
+  methods = dict.fromkeys([*_CORRECTIONS, *(key.method for key in by_row)])
+  keys = [_Key(task, replay, method) for task in dict.fromkeys([*TASKS, *(key.task for key in by_row)])
+          for replay in _REPLAYS for method in methods]
   rows = []
-  for key in keys + [key for key in others if key in by_row]:
+  for key in (key for key in keys if key in _PRINTED or key in by_row):
     samples, note = _of_one_setting(key, by_row.get(key, []))
     if note:
       notes.append(f'{key.task}, {key.method}, {key.replay} replay: {note}')
@@ -56,9 +56,9 @@ def table(found: Sequence[sweep.Sample]) -> layout.Table:
 
 
 def _key(sample: sweep.Sample) -> _Key:
-  methods = {correction: method for method, correction in _CORRECTIONS.items()}
-  return _Key(sample.level, 'with' if sample.flags.get('replay_share') else 'without',
-              methods.get(sample.flags['off_policy_correction'], sample.flags['off_policy_correction']))
+  wanted = sample.flags['off_policy_correction']
+  method = next((name for name, correction in _CORRECTIONS.items() if correction == wanted), wanted)
+  return _Key(sample.level, 'with' if sample.flags.get('replay_share') else 'without', method)
 
 
 def _of_one_setting(key: _Key, samples: Sequence[sweep.Sample]) -> tuple[Sequence[sweep.Sample], str]:

@@ -83,7 +83,7 @@ def _by_name(runs: Sequence[runs_lib.Run],
         'levels': number, 'frames_per_level': run.flags['total_environment_frames'] // number}
                 for run, number in zip(of_agent, levels, strict=True)]
     groups |= results.named(
-        of_agent, [runs_lib.NAMES.get(agent, agent)] * len(of_agent), [agent] * len(of_agent), settings)
+        of_agent, [runs_lib.NAMES.get(agent) or agent] * len(of_agent), [agent] * len(of_agent), settings)
   return groups
 
 

@@ -56,8 +56,9 @@ class MultiTaskTest(absltest.TestCase):
   def test_the_program_reads_its_flags(self):
     done = subprocess.run([sys.executable, '-m', multi_task.__name__, '--games='], env=python_path.environment(),
                           text=True, capture_output=True, check=False)
-    self.assertEqual((done.returncode, done.stdout, done.stderr),
-                     (1, '', "error: --games: '': want different levels with commas between them, got a repeated or empty name\n"))
+    self.assertEqual((done.returncode, done.stdout), (1, ''))
+    self.assertStartsWith(done.stderr, "error: --games: '': want different levels with commas between them, ")
+    self.assertEqual(done.stderr.count('\n'), 1)
 
 
 if __name__ == '__main__':

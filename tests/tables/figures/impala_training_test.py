@@ -56,7 +56,8 @@ class ImpalaTrainingTest(run_directories.TestCase):
     self.assertEqual(line.get_label(), 'IMPALA-Experts, deep, 2 levels')
     # The paper's scores on these two levels, table B.1.
     papers = 100 * np.mean([(26.9 - 4.1) / (54. - 4.1), (34.7 - 2.2) / (36.9 - 2.2)])
-    self.assertAlmostEqual(pictures.ends(by_frames)["IMPALA-Experts, deep, 2 levels: the paper's final score"], papers, delta=0.05)
+    name = "IMPALA-Experts, deep, 2 levels: the paper's final score"
+    self.assertAlmostEqual(pictures.ends(by_frames)[name], papers, delta=0.05)
     np.testing.assert_allclose(line.get_xydata()[[0, -1]], [[100., 0.], [200., 75.]], atol=1e-9)
     self.assertEqual(by_hours.lines[0].get_xdata()[-1], 1 / 60)
 

@@ -44,6 +44,12 @@ class OffPolicyTableTest(run_directories.TestCase):
     for task in off_policy_table.TASKS:
       self.assertIn(task, dmlab.LEVELS)
 
+  def test_a_correction_of_ones_own_has_a_row(self):
+    self._make(7., off_policy_correction='mine', replay_share=0.)
+    rows, _ = self._table()
+    self.assertLen(rows, 41)
+    self.assertEqual(rows['catch', 'without', 'mine'][1].value[0], 7.)
+
   def test_the_corrections_are_those_of_the_agent(self):
     self.assertCountEqual(off_policy_table._CORRECTIONS.values(), off_policy.CORRECTIONS)
 
