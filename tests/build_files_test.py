@@ -68,6 +68,7 @@ def faults(files, builds):
     imported = source_tree.project_files(source_tree.imported_names(source), files)
     needed = {'//' + ':'.join(file.removesuffix('.py').rsplit('/', 1)) for file in imported}
     found.extend(f'{path}: imports {label}, which is not in deps' for label in needed - labels)
+    found.extend(f'{path}: {dep} is in deps twice' for dep in set(deps) if deps.count(dep) > 1)
     if name.endswith('_test.py') and (rule not in ('py_test', 'suite') or 'absltest.main()' not in source):
       found.append(f'{path}: want a py_test that ends with absltest.main()')
     elif rule == 'suite' and not source.endswith((_TEST_END, _ABRUPT_END)):
@@ -124,6 +125,7 @@ modules({"b": ["//actor:c"]})''',
       ('py_library(name = "a", srcs = ["a.py"])', 'imports //actor:c, which is not in deps'),
       ('modules({"a": []})', 'imports //actor:c, which is not in deps'),
       ('py_library(name = "a", srcs = ["a.py"], deps = ["//actor:d", ":c"])', 'imports //actor:c, which'),
+      ('modules({"a": ["//actor:c", "//actor:c"]})', '//actor:c is in deps twice'),
   )
   def test_a_fault_is_found(self, build, message):
     files = {'learner/a.py': 'from scalable_agents.actor import c', 'actor/c.py': ''}
