@@ -25,6 +25,11 @@ class Suite(NamedTuple):
   noop_max: int = 0   # an episode starts with 1 to noop_max no-ops, drawn uniformly; 0: none.
   max_episode_frames: int | None = None  # environment frames; None: no limit, because levels end by themselves.
 
+  @property
+  def trained(self) -> dict[str, str]:
+    """Test level -> the training level that it belongs to."""
+    return dict(zip(self.test_levels, self.levels, strict=True))
+
 
 def rows(file: str, folder: str = _DATA) -> Iterator[dict[str, str]]:
   """Yields the rows of a CSV file as dicts, with the names in the file's first line as keys.

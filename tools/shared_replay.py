@@ -91,11 +91,14 @@ class _Runs:
     return [self._curves[run] for run in runs]
 
 
+def _run(line: str, rate: float, seed: int, config: SharedReplayConfig) -> lockstep.Run:
+  return lockstep.Run(*LINES[line], rate, seed, config.frames, config.entropy_steps)
+
+
 def _best_rates(runs: _Runs, lines: Sequence[str], config: SharedReplayConfig) -> dict[str, float]:
   """Returns the learning rate of each line that is best over the seeds that choose it."""
   cells = list(itertools.product(lines, _RATES, _CHOOSING_SEEDS))
-  curves = runs.make([lockstep.Run(*LINES[line], rate, seed, config.frames, config.entropy_steps)
-                      for line, rate, seed in cells])
+  curves = runs.make([_run(line, rate, seed, config) for line, rate, seed in cells])
   means = np.mean(curves, axis=1).reshape(len(lines), len(_RATES), len(_CHOOSING_SEEDS)).mean(axis=2)
   return {line: _RATES[best] for line, best in zip(lines, means.argmax(axis=1), strict=True)}
 
@@ -133,8 +136,7 @@ def run(config: SharedReplayConfig, lines: Sequence[str]) -> dict[str, np.ndarra
   print('| return / optimal return | learning rate | mean | difference from no replay (95 % interval) |')
   print('|---|---|---|---|')
   for line in lines:
-    curves[line] = np.array(runs.make(
-        [lockstep.Run(*LINES[line], rates[line], seed, config.frames, config.entropy_steps) for seed in seeds]))
+    curves[line] = np.array(runs.make([_run(line, rates[line], seed, config) for seed in seeds]))
     differences = curves[line].mean(axis=1) - curves[lines[0]].mean(axis=1)
     low, high = interval(differences)
     cell = f'{differences.mean():+.2f} ({low:+.2f} to {high:+.2f})' if line != lines[0] else ''

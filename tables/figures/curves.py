@@ -114,8 +114,7 @@ def _evaluations(run: runs_lib.Run) -> list[dict[str, Any]]:
   if not len(trained):  # The times of the evaluations are not known.
     return []
   suite = runs_lib.suite_of(run)
-  # Test version of a level -> its training version.
-  names = dict(zip(suite.test_levels, suite.levels, strict=True)) if suite else {}
+  names = suite.trained if suite else {}
   return [{FRAMES: row.frames, SECONDS: float(np.interp(row.frames, *trained.T)), 'episode_return': row.mean_return} | {
       _PREFIX + names.get(level, level): mean for level, mean in row.means.items()} for row in evaluations]
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from matplotlib import figure
 import numpy as np
 
-from scalable_agents.environments import registry
 from scalable_agents.environments import scores
 from scalable_agents.environments import suite as suite_lib
 from scalable_agents.tables.figures import curves
@@ -93,11 +92,16 @@ def _papers_score(name: str, levels: Sequence[str], suite: suite_lib.Suite) -> f
   """Returns the paper's score of an agent on these levels of the suite; None if it has none."""
   if len(levels) == len(suite.levels):
     return published.SUMMARIES[suite.name].get(name, {}).get(suite.summary)
-  printed = published.LEVEL_SCORES[suite.name].get(name, {})
-  tested = [registry.test_level(level) for level in levels]
-  if not printed.keys() >= set(tested):
+  printed = _printed(name, suite)
+  if not printed.keys() >= set(levels):
     return None
-  return getattr(scores.summarise({level: printed[level] for level in tested}), suite.summary)
+  return getattr(scores.summarise({level: printed[level] for level in levels}), suite.summary)
+
+
+def _printed(name: str, suite: suite_lib.Suite) -> dict[str, float]:
+  """Returns the paper's score of an agent on each training level; {} if it has none."""
+  trained = suite.trained
+  return {trained[level]: score for level, score in published.LEVEL_SCORES[suite.name].get(name, {}).items()}
 
 
 def draw_bars(groups: Mapping[str, Sequence[runs_lib.Run]], suite: suite_lib.Suite) -> figure.Figure | None:
@@ -107,9 +111,7 @@ def draw_bars(groups: Mapping[str, Sequence[runs_lib.Run]], suite: suite_lib.Sui
     groups: from `best`.
     suite: the suite.
   """
-  trained = dict(zip(suite.test_levels, suite.levels, strict=True))
-  papers = {label: {trained[level]: score for level, score in printed.items()} for label, group in groups.items()
-            if (printed := published.LEVEL_SCORES[suite.name].get(name_of(group[0])))}
+  papers = {label: printed for label, group in groups.items() if (printed := _printed(name_of(group[0]), suite))}
   return suites.draw_bars(curves.rows_of(groups), papers, suite.summary == 'median',
                           f'{suite.name}: final training scores per level (figure B.1)')
 

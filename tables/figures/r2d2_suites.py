@@ -55,7 +55,7 @@ def published_scores(rows: curves.Rows) -> dict[str, dict[str, float]]:
   """
   found = {}
   for suite in scores.SUITES.values():
-    trained = dict(zip(suite.test_levels, suite.levels, strict=True))
+    trained = suite.trained
     printed = dict(r2d2_published.PAPER.level_scores[suite.name])
     if suite.name == 'dmlab30':
       printed[r2d2_published.ORIGINAL] = published.LEVEL_SCORES[suite.name]['IMPALA-Experts, deep']

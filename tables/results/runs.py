@@ -290,7 +290,7 @@ def _as_tested(run: Run, means: dict[str, float], file: str) -> dict[str, float]
   suite = suite_of(run)
   if suite is None:
     return means
-  tested = dict(zip(suite.levels, suite.test_levels, strict=True)) | {level: level for level in suite.test_levels}
+  tested = {level: registry.test_level(level) for level in (*suite.levels, *suite.test_levels)}
   learned = set(suite.test_levels) if not is_expert(run) else {tested[run.flags['level_name']]}
   for level in means:
     if tested.get(level) not in learned:
