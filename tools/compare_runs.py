@@ -27,14 +27,14 @@ from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
+from scalable_agents.tables.figures import curves
 from scalable_agents.tables.figures import drawing
 from scalable_agents.tables.results import departures
 from scalable_agents.tables.results import intervals
 from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
 
-_POINTS = 200           # Points of a line.
-_LABEL_WIDTH = 42       # Characters. The legend has two columns.
+_LABEL_WIDTH = 42  # Characters. The legend has two columns.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,11 +118,8 @@ def _draw(groups, metric, file):
   axes = panels[0, 0]
   for number, (name, runs) in enumerate(groups.items()):
     label, style = textwrap.fill(f'{name} ({len(runs)})', _LABEL_WIDTH), drawing.line_style(number)
-    # Where all runs of the group have values.
-    first, last = max(run.frames[0] for run in runs), min(run.frames[-1] for run in runs)
-    if first < last:
-      frames = np.linspace(first, last, _POINTS)
-      values = np.array([np.interp(frames, run.frames, run.values) for run in runs])
+    frames, values = curves.on_common_frames([np.stack([run.frames, run.values], axis=1) for run in runs])
+    if len(frames) and frames[0] < frames[-1]:
       drawing.mean_and_range(axes, frames, values, label, style)
     else:  # There is no such line, for example if the runs have a single row each.
       points = [np.concatenate([getattr(run, name) for run in runs]) for name in ('frames', 'values')]

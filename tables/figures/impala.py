@@ -14,6 +14,7 @@ from matplotlib import figure
 from matplotlib import ticker
 import numpy as np
 
+from scalable_agents.environments import registry
 from scalable_agents.environments import scores
 from scalable_agents.tables.figures import curves
 from scalable_agents.tables.figures import drawing
@@ -23,7 +24,6 @@ from scalable_agents.tables.results import published
 from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
 
-_POINTS = 500  # Points of a mean curve.
 _EXTENT_WIDTH = 52  # Characters per line.
 # Labels of the paper's numbers in legends.
 _PAPERS_SCORES = {'dmlab30': "the paper's test scores (table B.1)", 'atari57': "the paper's scores (table C.1)"}
@@ -95,13 +95,13 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
   picture, panels = curves.grid_of_returns(levels)
   agents = (name for name, agent in published.AGENTS.items() if agent.suite == suite_name)
   colours = dict(zip(agents, drawing.LINES, strict=False))
-  tested = dict(zip(suite.levels, suite.test_levels, strict=True))
   for level, axes in panels.items():
     for name, frames, returns in by_level[level]:
       axes.plot(frames, returns, color=colours[name], linewidth=1.2, label=name)
     for name in dict.fromkeys(_with_levels(suite_name, name) for name, _, _ in by_level[level]):
-      axes.axhline(published.LEVEL_SCORES[suite_name][name][tested[level]], color=colours[name], linewidth=1.2,
-                   linestyle='--', label=f'{name}: {_PAPERS_SCORES[suite_name]}')
+      score = published.LEVEL_SCORES[suite_name][name][registry.test_level(level)]
+      axes.axhline(score, color=colours[name], linewidth=1.2, linestyle='--',
+                   label=f'{name}: {_PAPERS_SCORES[suite_name]}')
     drawing.frames_axis(axes)
   drawing.title_and_legend(picture, f'Training returns. Dashed lines: {_PAPERS_SCORES[suite_name]}, from evaluations',
                            panels.values())
@@ -240,13 +240,12 @@ def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]
 def _mean_curve(samples: Sequence[sweep.Sample]) -> tuple[np.ndarray, np.ndarray]:
   """Returns frames [N] and mean scores [N] of samples.
 
-  A sample's curve is the mean over its seeds. The result is the mean over the samples, up to the shortest curve's end.
+  A sample's curve is the mean over its seeds. The result is the mean over the samples, from the latest curve's
+  start to the shortest curve's end.
   """
-  all_curves = [np.transpose(curve) for sample in samples for curve in sample.curves]
-  begin, end = max(frames[0] for frames, _ in all_curves), min(frames[-1] for frames, _ in all_curves)
-  at = np.linspace(min(begin, end), end, _POINTS)
-  means = [np.mean([np.interp(at, *np.transpose(curve)) for curve in sample.curves], axis=0) for sample in samples]
-  return at, np.mean(means, axis=0)
+  frames, values = curves.on_common_frames([np.array(curve) for sample in samples for curve in sample.curves])
+  of_samples = np.split(values, np.cumsum([len(sample.curves) for sample in samples])[:-1])
+  return frames, np.mean([of_sample.mean(axis=0) for of_sample in of_samples], axis=0)
 
 
 def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
