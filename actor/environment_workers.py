@@ -10,6 +10,7 @@ import fcntl
 import itertools
 import json
 import os
+import resource
 import secrets
 import select
 import signal
@@ -28,6 +29,10 @@ from scalable_agents.processes import python_path
 
 # Long work, such as compiling a map, may take this many times the timeout.
 LONG_WORK_FACTOR = 20
+# Open files of the training process: a worker's memory, its socket and the pool's copy of that, its pipe, and until its
+# first answer a second view of its memory.
+FILES_PER_WORKER = 5
+SPARE_FILES = 256  # For everything else that is opened later.
 _LEAVE_SECONDS = environment_worker.CLOSE_SECONDS + 1.
 _LAST_WORDS_SECONDS = 1.
 _DEATH_SECONDS = 10.  # Time for a process to end after its connection has ended.
@@ -99,7 +104,8 @@ class EnvironmentWorkers:
 
     Raises:
       ValueError: num_workers is not in [1, len(environments)].
-      WorkerError: a worker could not make its environments, or no process can be started.
+      WorkerError: a worker could not make its environments, no process can be started, or this process may not open
+        enough files.
     """
     if not 1 <= num_workers <= len(environments):
       raise ValueError(f'num_workers: want 1 to {len(environments)}, the number of environments, got {num_workers}')
@@ -115,6 +121,7 @@ class EnvironmentWorkers:
     self.early_deaths = 0
     self._given_up = False
     self._mark = f'{secrets.token_hex(8)}.'
+    _allow_open_files(num_workers)
     self._watchdog = _start_watchdog(self._mark)
     try:
       for worker in range(num_workers):
@@ -344,6 +351,19 @@ class EnvironmentWorkers:
     self._workers[worker] = None
 
 
+def _allow_open_files(num_workers):
+  """Raises this process's limit of open files to what the workers need, as far as it may."""
+  used = len(os.listdir('/proc/self/fd'))
+  needed = used + FILES_PER_WORKER * num_workers
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  if soft != resource.RLIM_INFINITY and soft < needed + SPARE_FILES:
+    wanted = needed + SPARE_FILES if hard == resource.RLIM_INFINITY else min(needed + SPARE_FILES, hard)
+    if wanted < needed:
+      raise WorkerError(f'{num_workers} environment workers need {needed} open files, and this process may have {hard} '
+                        '(ulimit -Hn): raise this limit, or choose a smaller --num_environment_workers')
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, soft), hard))
+
+
 def _start_watchdog(mark):
   """Starts the program in leftovers.py. Returns a descriptor; the program waits until all its copies are closed."""
   waits, alive = os.pipe()
@@ -376,10 +396,13 @@ def _start_process(mark):
         # where libraries' messages go, because the screen is for the progress of the run.
         process = subprocess.Popen(command, pass_fds=[theirs.fileno(), memory], env=environment, process_group=0,
                                    stdin=subprocess.DEVNULL, stdout=_STDERR, stderr=subprocess.PIPE)
-    except OSError as error:
+        undo.push(process)  # Closes its pipe and waits for its end.
+        undo.callback(process.kill)
+      worker = Worker(process, ours, memory, worker_stderr.WorkerStderr(cast(BinaryIO, process.stderr)))
+    except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started.
       raise WorkerError(f'cannot start a worker process: {error}') from error
     undo.pop_all()
-  return Worker(process, ours, memory, worker_stderr.WorkerStderr(cast(BinaryIO, process.stderr)))
+    return worker
 
 
 def _how_it_ended(worker: Worker) -> str:

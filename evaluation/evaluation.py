@@ -144,7 +144,7 @@ def load(directory: run_directory.Run) -> checkpoint.Loaded:
 
 def identify(loaded: checkpoint.Loaded, run: run_config.RunConfig, seed: int,
              selection: acting.Selection) -> dict[str, Any]:
-  """Identifies an evaluation: two with the same identity and the same protocol have the same results."""
+  """Identifies an evaluation: two with the same identity and the same protocol estimate the same score."""
   actions = f'{selection.kind} {selection.epsilon:g}' if selection.kind == acting.EPSILON else selection.kind
   return {'checkpoint': os.path.basename(loaded.path), 'num_episodes': run.test_num_episodes, 'seed': seed,
           'actions': actions}

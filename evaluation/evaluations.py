@@ -15,10 +15,12 @@ import os
 import time
 from typing import Any
 
+from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
 from scalable_agents.processes import background_process
 from scalable_agents.records import run_directory
+from scalable_agents.records import settings
 from scalable_agents.training import definition
 
 _ENVIRONMENTS = 4  # The largest number that plays at a time.
@@ -33,11 +35,13 @@ def request(job: definition.Job) -> dict[str, Any]:
   """
   evaluation.selection_of(job.agent, job.run)
   episodes = job.run.evaluation_episodes
+  levels = [registry.test_level(level) for level in job.levels]
+  # The process of the evaluations leaves the GPU to the learner.
   played = dataclasses.replace(
-      job.run, mode='test', test_num_episodes=episodes, num_environment_workers=1, num_inference_threads=1,
+      job.run, mode='test', test_num_episodes=episodes, inference_device='cpu', num_inference_threads=1,
+      num_environment_workers=settings.AUTO if set(levels) & set(dmlab.LEVELS) else 1,  # A Lab has its own process.
       num_environments=min(episodes, _ENVIRONMENTS))
-  return {'agent': job.reference, 'config': dataclasses.asdict(job.config),
-          'levels': [registry.test_level(level) for level in job.levels],
+  return {'agent': job.reference, 'config': dataclasses.asdict(job.config), 'levels': levels,
           'protocol': job.protocol.environments(job.levels, training=False), 'run': dataclasses.asdict(played)}
 
 

@@ -13,6 +13,7 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
 from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab
 from scalable_agents.environments import filmed
 from scalable_agents.evaluation import evaluator as evaluator_lib
 from scalable_agents.evaluation import lone_environment
@@ -20,8 +21,8 @@ from scalable_agents.evaluation import video
 from scalable_agents.records import errors
 from scalable_agents.training import run_config
 
-_CONSOLE_FRAMES_PER_SECOND = 60
-_PICTURES_PER_SECOND = 15  # In videos of levels that do not run on a console.
+_GAME_FRAMES_PER_SECOND = 60  # Of Atari games and of DeepMind Lab.
+_PICTURES_PER_SECOND = 15     # In videos of other levels.
 _FILMED = 'scalable_agents.environments.registry:make_filmed'
 
 
@@ -78,8 +79,8 @@ def show(policy, selection: acting.Selection, level: str, protocol: dict[str, An
   with contextlib.ExitStack() as stack:
     environment = stack.enter_context(lone_environment.LoneEnvironment(_FILMED, arguments, timeout_seconds))
     speed = Fraction(_PICTURES_PER_SECOND)
-    if level in atari57.LEVELS:
-      speed = Fraction(_CONSOLE_FRAMES_PER_SECOND, environment.specification.frames_per_step)
+    if level in atari57.LEVELS + dmlab.LEVELS:
+      speed = Fraction(_GAME_FRAMES_PER_SECOND, environment.specification.frames_per_step)
     viewers = [stack.enter_context(make_viewer(speed)) for make_viewer in make_viewers]
     return _play_episode(policy, selection, environment, seed, viewers, max_seconds * speed)
 

@@ -84,10 +84,12 @@ class Writer:
 
   def __exit__(self, exception_type, *unused_exception):
     try:
-      if self._encoder is not None:
-        self._encoder.close()
-      if exception_type is None:
-        with self._one_line_errors():
+      with self._one_line_errors():
+        if self._encoder is not None:
+          self._encoder.close()
+        if exception_type is None:
+          # The encoder writes the index of an .mp4 last, and imageio-ffmpeg does not say whether it could.
+          imageio_ffmpeg.count_frames_and_secs(_unfinished(self._path))
           os.replace(_unfinished(self._path), self._path)
     finally:
       with contextlib.suppress(FileNotFoundError):

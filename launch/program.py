@@ -26,6 +26,7 @@ from scalable_agents.evaluation import evaluation_results
 from scalable_agents.evaluation import evaluations
 from scalable_agents.experience import memory
 from scalable_agents.launch import preset as preset_lib
+from scalable_agents.ops import messages
 from scalable_agents.population import population_config
 from scalable_agents.population import population_member
 from scalable_agents.processes import machine
@@ -81,7 +82,9 @@ def main(preset: preset_lib.Preset, agent: definition.Definition):
   except tf.errors.ResourceExhaustedError as error:
     sizes = [f'--{name}' for name in ('replay_capacity', 'batch_size', 'unroll_length', 'queue_size')
              if hasattr(job.config, name)]
-    raise errors.UserError(f'memory is used up ({error.message}): choose a smaller {", ".join(sizes)} or '
+    # TensorFlow's message of an error in a function has the function's Python lines.
+    said = ' '.join((messages.op_message(error.message) or messages.plain_message(error.message)).split())
+    raise errors.UserError(f'memory is used up ({said}): choose a smaller {", ".join(sizes)} or '
                            '--num_environments') from error
 
 
@@ -188,14 +191,14 @@ def _train(job):
     port, strategy = _join_learners(job, screen)
     resumed = checkpoint.latest(run_directory.path(directory.path, run_directory.CHECKPOINTS))
     # The seed depends on the checkpoint, so that a resumed run does not repeat the episodes of its beginning.
-    seed = _seed_of_host(job.config.seed, cluster_config.host_number(job.cluster),
-                         checkpoint.number_of(resumed) if resumed else 0)
+    number = cluster_config.host_number(job.cluster)
+    seed = _seed_of_host(job.config.seed, number, checkpoint.number_of(resumed) if resumed else 0)
 
     def check(specification):
       return memory.check_stored_frames(
           specification, job.agent.replay_steps(job.config), getattr(job.config, 'replay_capacity', 0))
 
-    host = _make_host(job, seed, screen, check)
+    host = _make_host(job, number, seed, screen, check)
     try:
       make_member = None
       if job.population.population_size > 1:
@@ -243,12 +246,13 @@ def _seed_of_host(*numbers):
   return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 3  # Below the seeds of evaluations.
 
 
-def _make_host(job, seed, screen, check=lambda specification: None):
+def _make_host(job, number, seed, screen, check=lambda specification: None):
   """Makes the environments of this process.
 
-  `check` is called when the first ones are made, since the others may take minutes.
+  Args:
+    number: the host's number, drawn once: its actors' ids follow from it, and its reports have it.
+    check: called when the first environments are made, since the others may take minutes.
   """
-  number = cluster_config.host_number(job.cluster)
   environments, *_ = actor_host.counts(job.run, job.levels)
   if job.cluster.job_name and environments > cluster_config.MAX_ENVIRONMENTS:
     raise errors.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
@@ -270,7 +274,8 @@ def _act(job):
   screen = quiet.screen()
   relay_port = _open_relay_port(job.cluster.relay_port, screen) if job.cluster.relay_port else None
   number = cluster_config.host_number(job.cluster)
-  host = _make_host(job, _seed_of_host(job.config.seed, number, time.time_ns()), screen)  # Other episodes each time.
+  seed = _seed_of_host(job.config.seed, number, time.time_ns())  # Other episodes each time.
+  host = _make_host(job, number, seed, screen)
   try:
     act_loop.ActLoop(host, job, _common(job), number, screen, relay_port).act()
   finally:

@@ -59,7 +59,7 @@ class Children:
     return [child for child in running if child.is_running()]  # A child may have ended since the last check.
 
   def end(self, children: Iterable['Child'], number: int, seconds: float,
-          signals: stop_signals.StopSignals | None = None):
+          signals: stop_signals.StopSignals | None = None) -> list[str]:
     """Ends children and calls `reap` for each.
 
     Args:
@@ -68,6 +68,8 @@ class Children:
       seconds: a child that has not ended after this many seconds is killed.
       signals: counts the signals to this process. If it is given and children still save after a while, the user is
         told, and a signal from then on kills them at once.
+    Returns:
+      A message for each child that has ended neither well nor by the signal, for example because the disk is full.
     """
     present = running = [child for child in children if child.process]
     for child in present:
@@ -79,8 +81,9 @@ class Children:
     for child in self.wait(running, seconds, lambda: signals is not None and signals.count > told):
       self.say(f'{child.name} has not ended: it is killed')
       child.send_signal(signal.SIGKILL, wait=True)
-    for child in present:
-      child.reap()
+    reasons = {child: child.reap() for child in present}
+    return [f'{child.name} ended {reason}' for child, reason in reasons.items()
+            if child.code not in (0, -number, 128 + number)]
 
   def close(self):
     """Releases resources. Must be called when all children have ended."""

@@ -20,7 +20,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from typing import Any, BinaryIO, NoReturn, TextIO
@@ -58,7 +57,7 @@ def start():
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, _leave)
   screen_stream = standard_streams.UnfailingStream(os.dup(_STDERR))
-  _collected = tempfile.TemporaryFile()
+  _collected = open(os.memfd_create('messages'), 'w+b')  # In memory, since the disk may be full.
   _start_watcher(_collected, screen_stream.fileno())
   os.dup2(_collected.fileno(), _STDERR)
   sys.stderr = screen_stream

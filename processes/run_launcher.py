@@ -38,10 +38,11 @@ class Launcher:
     Returns:
       The names of runs that died too often and were not started again.
     Raises:
-      errors.UserError: a process refuses its flags or its directory, or a service dies too often.
+      errors.UserError: a process refuses its flags or its directory, a service dies too often, or a process ends with
+        an error when it is told to end.
     """
     self._signals.install()
-    given_up = []
+    given_up, failures = [], []
     try:
       for child in (*self._services, *self._members):
         child.start()
@@ -55,9 +56,13 @@ class Launcher:
             given_up.append(member.name)
     finally:
       # The runs and the services save checkpoints.
-      self._children.end(self._members, signal.SIGTERM, child_process.SAVING_SECONDS, self._signals)
-      self._children.end(self._services, signal.SIGTERM, child_process.SAVING_SECONDS, self._signals)
+      for group in (self._members, self._services):
+        failures += self._children.end(group, signal.SIGTERM, child_process.SAVING_SECONDS, self._signals)
+      for failure in failures:
+        self._children.say(failure)
       self._children.close()
+    if failures:
+      raise errors.UserError('not all processes ended well; the same command continues from their last checkpoints')
     if self._signals.count:
       self._children.say('stopped; the same command continues')
     return given_up

@@ -371,18 +371,16 @@ def check_shared_memory(needed_bytes=64 << 20):
 def check_open_files(workers=64):
   """Checks the limit of open files.
 
-  For each environment worker, the training process has four file descriptors: its memory, its socket, and a duplicate
-  of each.
+  Training raises the soft limit itself. For each environment worker, it has five file descriptors; see
+  environment_workers.FILES_PER_WORKER.
   """
-  needed = 256 + 4 * workers
-  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  if soft == resource.RLIM_INFINITY or soft >= needed:
-    return Result('ok', 'open files', f'limit {soft}; {workers} environment workers need {needed}')
+  needed = 256 + 5 * workers
+  _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  found = f'{workers} environment workers need {needed}'
   if hard == resource.RLIM_INFINITY or hard >= needed:
-    mend = f'ulimit -n {needed}'
-  else:
-    mend = f"echo '* hard nofile {needed}' | sudo tee -a /etc/security/limits.conf, log in again, ulimit -n {needed}"
-  return Result('wrong', 'open files', f'limit {soft}; {workers} environment workers need {needed}', mend)
+    return Result('ok', 'open files', found)
+  return Result('wrong', 'open files', f'limit {hard}; {found}',
+                f"echo '* hard nofile {needed}' | sudo tee -a /etc/security/limits.conf, then log in again")
 
 
 def check_bazel(which=shutil.which, gtest='/usr/include/gtest/gtest.h'):

@@ -31,7 +31,7 @@ REGISTER_OP("ActorPoolAttach")
     .Input("groups: int32")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Starts the environments of a worker process; slot i is actor_ids[i]. Descriptors are duplicated.");
+    .Doc("Starts the environments of a worker process; slot i is actor_ids[i]. The caller may close the descriptors.");
 
 REGISTER_OP("ActorPoolNextBatch")
     .Input("handle: resource")

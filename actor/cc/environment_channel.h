@@ -22,8 +22,8 @@ class EnvironmentChannel {
   // The places of the header's int64 numbers. actor/shared_memory.py has the same and says what they are.
   enum { kSteppingNs, kAtWork, kLongWork, kRequestNs, kProcessId };
 
-  // Duplicates both descriptors. `socket` has the type SOCK_SEQPACKET. kInvalidArgument: a descriptor is invalid, or
-  // the memory is smaller than `slots` records.
+  // Duplicates the socket and maps the memory, so the caller may close both descriptors. `socket` has the type
+  // SOCK_SEQPACKET. kInvalidArgument: a descriptor is invalid, or the memory is smaller than `slots` records.
   static Status Open(int socket, int memory, int slots, size_t slot_bytes,
                      std::unique_ptr<EnvironmentChannel>* channel);
   ~EnvironmentChannel();

@@ -1,6 +1,7 @@
 """Tests of starting, replacing and ending worker processes, and of what they leave behind: nothing."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -175,6 +176,26 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     self.enter_context(absltest.mock.patch.object(sys, 'executable', '/no/such/python'))
     with self.assertRaisesRegex(environment_workers.WorkerError, 'cannot start a worker process: .*/no/such/python'):
       _workers([{}])
+
+  def test_a_thread_that_cannot_be_started(self):
+    self.enter_context(absltest.mock.patch.object(
+        environment_workers.worker_stderr, 'WorkerStderr', side_effect=RuntimeError("can't start new thread")))
+    with self.assertRaisesRegex(environment_workers.WorkerError, "cannot start a worker process: can't start new thread"):
+      _workers([{}])
+
+  def test_the_limit_of_open_files_is_raised(self):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+    used = len(os.listdir('/proc/self/fd'))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 8, limits[1]))
+    self._start([{}] * 8, num_workers=8)
+    self.assertGreaterEqual(resource.getrlimit(resource.RLIMIT_NOFILE)[0], used + 8 * 5)
+
+  def test_more_workers_than_open_files(self):
+    self.enter_context(absltest.mock.patch.object(resource, 'getrlimit', lambda _: (64, 128)))
+    with self.assertRaisesRegex(environment_workers.WorkerError, r'^1000 environment workers need \d+ open files, and '
+                                r'this process may have 128 \(ulimit -Hn\): raise this limit, or choose a smaller --'):
+      _workers([{}] * 1000, num_workers=1000)
 
   def test_a_replacement_that_cannot_be_started_is_tried_again(self):
     workers = self._start([{}])

@@ -4,6 +4,7 @@ import glob
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -93,10 +94,12 @@ class LifeOfAClusterTest(_TestCase):
     self._check_one_freezes(learner, second)
     # An actor host is killed, and a new one joins.
     self.assertEmpty(first.kill())
-    third = self._actor(3, *_SLOW, '--parameter_refresh=5', f'--parameters_from=localhost:{relay}')
+    # It has no --task: its number is random.
+    third = self._start('actor', _ENVIRONMENTS, *_SLOW, '--parameter_refresh=5', f'--parameters_from=localhost:{relay}')
+    name = f'{socket.gethostname()}-{third.process.pid}'
     third.wait_until(lambda: f'parameters come from the relay at localhost:{relay}' in third.screen(), 'the relay')
-    self._wait_for_row(learner, lambda row: row.get('actor/task_3/policy_lag') is not None, 'the third actor host')
-    learner = self._check_a_killed_learner_comes_back(learner, second, third)
+    self._wait_for_row(learner, lambda row: row.get(f'actor/{name}/policy_lag') is not None, 'the third actor host')
+    learner = self._check_a_killed_learner_comes_back(learner, second, third, name)
     # An actor host leaves.
     workers = [worker for actor in (second, third) for worker in actor.workers()]
     self.assertGreaterEqual(len(workers), 2)
@@ -146,8 +149,11 @@ class LifeOfAClusterTest(_TestCase):
     second.process.send_signal(signal.SIGCONT)
     self._wait_for_row(learner, _plays, 'its unrolls')
 
-  def _check_a_killed_learner_comes_back(self, learner, second, third):
-    """The learner is killed, and starts again with environments of its own. Returns the new one."""
+  def _check_a_killed_learner_comes_back(self, learner, second, third, name):
+    """The learner is killed, and starts again with environments of its own. Returns the new one.
+
+    `name` is the name of the third actor host.
+    """
     learner.wait_for_checkpoint()
     learner.kill()
     # The restarted learner must know which unrolls of the actor hosts it had already.
@@ -157,8 +163,8 @@ class LifeOfAClusterTest(_TestCase):
     self._wait_for_row(learner, lambda row: row['environment_frames'] > frames, 'more frames than before')
     for actor in (second, third):
       actor.wait_until(lambda: 'connected to the learner at ' in actor.screen(), 'a connection')
-    row = self._wait_for_row(learner, _hosts('task_1', 'task_3'), 'both actor hosts')
-    self.assertEqual((row['actor/task_1/reconnects'], row['actor/task_3/reconnects']), (1, 1))
+    row = self._wait_for_row(learner, _hosts('task_1', name), 'both actor hosts')
+    self.assertEqual((row['actor/task_1/reconnects'], row[f'actor/{name}/reconnects']), (1, 1))
     return learner
 
   def _check_the_only_one_freezes(self, learner, second):

@@ -108,6 +108,13 @@ class EvaluationsTest(absltest.TestCase):
           agent, configs.ImpalaConfig(level_name='catch'), run_config.RunConfig(test_policy='epsilon')))
 
 
+  def test_requests_leave_the_gpu_to_the_learner_and_give_each_lab_a_process(self):
+    for level, workers in (('catch', 1), ('catch,rooms_watermaze', 'auto')):
+      run = evaluations.request(training.job(
+          impala.IMPALA, configs.ImpalaConfig(level_name=level), run_config.RunConfig(inference_device='gpu')))['run']
+      self.assertEqual((run['inference_device'], run['num_environment_workers']), ('cpu', workers))
+
+
 class EvaluationProcessTest(evaluation_testing.EvaluationTestCase):
 
   def test_plays_what_an_evaluation_of_the_same_checkpoint_plays(self):

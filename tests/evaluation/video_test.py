@@ -8,6 +8,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import imageio_ffmpeg
 import numpy as np
+import psutil
 
 from scalable_agents.evaluation import video
 from scalable_agents.records import errors
@@ -89,6 +90,22 @@ class VideoTest(parameterized.TestCase):
       with video.Writer(path, Fraction(15)) as writer:
         for picture in _pictures(20, 8, 8):
           writer.add(picture)
+
+  @parameterized.parameters('mp4', 'gif')
+  def test_an_encoder_that_fails_at_the_end_leaves_the_file_as_it_was(self, ending):
+    path = self._path(f'episode.{ending}')
+    with open(path, 'wb') as file:
+      file.write(b'before')
+    with self.assertRaisesRegex(errors.UserError, f'^--video={path}: no video could be written [^\n]*$'):
+      with video.Writer(path, Fraction(15)) as writer:
+        for picture in _pictures(20, 8, 8):
+          writer.add(picture)
+        encoder, = psutil.Process().children()
+        encoder.kill()
+        psutil.wait_procs([encoder])
+    with open(path, 'rb') as file:
+      self.assertEqual(file.read(), b'before')
+    self.assertEqual(os.listdir(self._folder), [f'episode.{ending}'])
 
   def test_a_missing_encoder_is_one_line(self):
     with mock.patch.object(imageio_ffmpeg, 'write_frames', side_effect=RuntimeError('No ffmpeg exe\nSecond line')):

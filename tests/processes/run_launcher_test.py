@@ -30,7 +30,7 @@ def write(name, text):
   return os.path.getsize(os.path.join(folder, name))
 def leave(*unused):
   write('ended', 'service ')
-  sys.exit()
+  sys.exit('error: the disk is full' if plan == 'save' else 0)
 signal.signal(signal.SIGTERM, leave)
 plan = first if write('lives', '1') == 1 else then
 if plan == 'refuse':
@@ -137,6 +137,11 @@ class ServicesTest(parameterized.TestCase):
       self._run('refuse')
     self.assertEqual(self._read('lives'), '1')
     self.assertNotIn('--port', self.stream.getvalue())
+
+  def test_an_error_at_the_end_is_shown(self):
+    with self.assertRaisesRegex(errors.UserError, '^not all processes ended well; the same command continues'):
+      self._run('save')
+    self.assertEqual(self.stream.getvalue().splitlines()[-1], 'service ended with exit code 1 (the disk is full)')
 
   @parameterized.parameters(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
   def test_a_signal_ends_the_runs_first_and_then_the_service(self, number):
