@@ -82,15 +82,13 @@ def load(config: PlayConfig) -> python_api.Policy:
   Raises:
     errors.UserError: there is none, it is damaged, it is another agent, or it was not trained on this level.
   """
-  try:
+  with errors.of_user(ValueError, ImportError):
     if config.level_name:
       registry.check(config.level_name)
     path = config.logdir or config.agent_file or trained_agents.find(
         config.agent, config.level_name, run_flags.user_path('runs'))
     is_own = ':' in config.agent
     policy = python_api.load(path, config.test_policy, config.test_epsilon, agent=config.agent if is_own else '')
-  except (ValueError, ImportError) as error:
-    raise errors.UserError(str(error)) from error
   if config.agent and not is_own and config.agent != policy.name:
     raise errors.UserError(f'--agent={config.agent}: {path} has another agent, {policy.name}')
   if config.level_name not in ('', *policy.levels):

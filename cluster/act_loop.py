@@ -49,12 +49,10 @@ class ActLoop:
     self._name = cluster_config.host_name(membership.task)
     self._line = progress_lib.Line(0, 0, '{desc}', stream)
     self._line.message(devices.describe(acts=host.device))
-    try:
+    with errors.of_user(ValueError, prefix='--level_name: '):
       # Messages contain the whole fault, since an actor host has no log file.
       host.make_pool(job.agent.maker(host, job.levels, config), config.unroll_length,
                      config.queue_size, self._line.message, **job.agent.sending(config))
-    except ValueError as error:
-      raise errors.UserError(f'--level_name: {error}') from error
     memory.check(host.pool.unroll_spec, host.unroll_spec, host.parameter_specs, config, host.num_environments,
                  num_learners=0, held=host.held)
     refresh_steps = cluster_config.refresh_steps(
@@ -101,11 +99,9 @@ class ActLoop:
     self._line.message('stopped' if self._signals.count else 'the learner has ended the run')
 
   def _raise_what_went_wrong(self):
-    try:
+    with errors.of_user(remote_learner.RefusedError, environment_workers.WorkerError, inference.PolicyError):
       self._learner.check()
       self._host.check()
-    except (remote_learner.RefusedError, environment_workers.WorkerError, inference.PolicyError) as error:
-      raise errors.UserError(str(error)) from error
 
   def _is_over(self):
     return self._stop.is_set() or self._signals.count > 0

@@ -174,6 +174,7 @@ class LearnerPort:
     self._lags = collections.defaultdict(list)  # Host -> the policy lag of each of its unrolls, in updates.
     self._content = {}
     self._greeting_lock = threading.Lock()
+    self._reports_lock = threading.Lock()
 
   def offer(self, unroll_spec, parameter_specs):
     """Admits actor hosts: makes the greeting, which they read. The queue and the published parameters must exist.
@@ -240,19 +241,22 @@ class LearnerPort:
 
   def _hosts(self) -> dict[int, Report]:
     """Returns the latest report of each present actor host, by number."""
-    now = time.monotonic()
-    for text in self._arrived():
-      try:
-        report = _read_report(text)
-      except ValueError as error:
-        self._malformed, self._last_malformed = self._malformed + 1, str(error)
-        continue
-      if self._is_welcome(report):
-        self._count_restarts(report)
-        self._reports[report.host] = report, now
-    self._reports = {host: (report, heard) for host, (report, heard) in self._reports.items()
-                     if not report.leaving and now - heard < _FORGOTTEN_SECONDS}
-    return {host: report for host, (report, _) in self._reports.items()}
+    # When a signal ends the run, one thread may write the last row while the other waits for farewells. Without the
+    # lock, both could take the same report from the queue, and one of them would wait for ever.
+    with self._reports_lock:
+      now = time.monotonic()
+      for text in self._arrived():
+        try:
+          report = _read_report(text)
+        except ValueError as error:
+          self._malformed, self._last_malformed = self._malformed + 1, str(error)
+          continue
+        if self._is_welcome(report):
+          self._count_restarts(report)
+          self._reports[report.host] = report, now
+      self._reports = {host: (report, heard) for host, (report, heard) in self._reports.items()
+                       if not report.leaving and now - heard < _FORGOTTEN_SECONDS}
+      return {host: report for host, (report, _) in self._reports.items()}
 
   def _is_welcome(self, report):
     """Returns whether a report counts. Several processes may have the same number by mistake.

@@ -78,8 +78,10 @@ def expand(level_names: str) -> tuple[str, ...]:
       quotes belong to a level's arguments.
 
   Raises:
-    ValueError: the list contains a level twice, a suite, or an empty name.
+    ValueError: the list contains a level twice, a suite, an empty name, or a line break.
   """
+  if not level_names.isprintable():
+    raise ValueError(f'{level_names!r}: want one line of text')
   if level_names in scores.SUITES:
     return scores.SUITES[level_names].levels
   names = tuple(name.strip() for name in _split(level_names))

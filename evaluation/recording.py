@@ -50,11 +50,9 @@ def record(policy, selection: acting.Selection, level: str, protocol: dict[str, 
     inference.PolicyError: the policy cannot act.
   """
   print(f'recording an episode to {run.video}', file=screen, flush=True)
-  try:
+  with errors.of_user(environment_workers.WorkerError, prefix='--video: '):
     episode = show(policy, selection, level, protocol, seed, run.environment_timeout_seconds,
                    functools.partial(video.Writer, run.video))
-  except environment_workers.WorkerError as error:
-    raise errors.UserError(f'--video: {error}') from error
   print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)
 
 

@@ -116,10 +116,8 @@ class ReplayPort:
   def _open(self, address):
     """Opens the port and restores what was saved. Raises errors.UserError."""
     tf.config.set_visible_devices([], 'GPU')  # The memory of GPUs is for the agents.
-    try:
+    with errors.of_user(ports.PortError):
       self._lock = sessions.open_port(JOB, address, 'replay', 'shared_replay')
-    except ports.PortError as error:
-      raise errors.UserError(str(error)) from error
     with tf.device('/CPU:0'):
       self._greeting = sessions.shared_text(GREETING)
       self._queue = tf.raw_ops.FIFOQueueV2(

@@ -36,12 +36,10 @@ def check(preset: preset_lib.Preset):
   if run_flags.config_from_flags(type(preset.run)).mode == 'test':
     return  # The levels are those of the run in --logdir, which the program reads.
   config = run_flags.config_from_flags(type(preset.config))
-  try:
+  with errors.of_user(ValueError, ImportError, prefix='--level_name: '):
     for level in registry.expand(config.level_name):
       if ':' not in level:  # The check of a user's own environment makes it, so only the program does this, once.
         registry.check(level)
-  except (ValueError, ImportError) as error:
-    raise errors.UserError(f'--level_name: {error}') from error
 
 
 def _parts(preset):

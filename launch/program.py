@@ -64,10 +64,8 @@ def main(preset: preset_lib.Preset, agent: definition.Definition):
     KeyboardInterrupt: Ctrl-C. While training, Ctrl-C ends the run cleanly and does not raise.
   """
   job = _read_flags(preset, agent)
-  try:
+  with errors.of_user(ValueError):
     job.protocol.validate(job.levels)
-  except ValueError as error:
-    raise errors.UserError(str(error)) from error
   is_idle = job.run.num_environments == 0 and job.cluster.job_name == 'learner' and job.run.mode == 'train'
   if isinstance(job.run.num_environments, int) and job.run.num_environments < len(job.levels) and not is_idle:
     raise errors.UserError(
@@ -107,10 +105,8 @@ def _read_flags(preset, agent) -> definition.Job:
   else:
     if run_settings.video:
       raise errors.UserError('--video: only with --mode=test')
-    try:
+    with errors.of_user(ValueError):
       run_settings = agent.complete_run(config, run_settings)
-    except ValueError as error:
-      raise errors.UserError(str(error)) from error
   population = run_flags.config_from_flags(population_config.PopulationConfig, population_config.validate, stored)
   config = _with_sample(agent, config, population.population_size > 1)
   protocol = run_flags.config_from_flags(type(preset.protocol), stored=stored)
@@ -124,22 +120,17 @@ def _read_flags(preset, agent) -> definition.Job:
     raise errors.UserError('--population_size: all learners of a member are in one process; give one address in '
                            '--learner_addresses, and --num_learners for several')
   if not stored and cluster.job_name != 'actor':
-    try:
+    with errors.of_user(ValueError):
       population_config.validate_member(population, config.learning_rate_decay, run_settings.logdir)
-    except ValueError as error:
-      raise errors.UserError(str(error)) from error
   return definition.Job(agent, preset.agent, config, protocol, run_settings, _levels(config), cluster, population)
 
 
 def _levels(config):
-  try:
-    with quiet.stdout_to_log(), leftovers.cleanup():
-      levels = registry.expand(config.level_name)
-      for level in levels:
-        registry.check(level)
-  except (ValueError, ImportError) as error:
-    raise errors.UserError(f'--level_name: {error}') from error
-  return levels
+  with errors.of_user(ValueError, ImportError, prefix='--level_name: '), quiet.stdout_to_log(), leftovers.cleanup():
+    levels = registry.expand(config.level_name)
+    for level in levels:
+      registry.check(level)
+    return levels
 
 
 def _with_sample(agent, config, is_member):
@@ -219,7 +210,7 @@ def _train(job):
 def _join_learners(job, screen):
   """Returns the learner's port, or None if all is in this process, and the strategy of all learners."""
   port, membership = None, job.cluster
-  try:
+  with errors.of_user(ports.PortError):
     learner_port.configure_devices(membership.num_learners)
     if membership.job_name:
       addresses, task = membership.learner_addresses.split(','), max(membership.task, 0)
@@ -237,8 +228,6 @@ def _join_learners(job, screen):
       print(f'{strategy.num_replicas_in_sync} learners; {learner_port.summing(port)} sums their gradients',
             file=screen, flush=True)
     return port, strategy
-  except ports.PortError as error:
-    raise errors.UserError(str(error)) from error
 
 
 def _seed_of_host(*numbers):
@@ -260,12 +249,10 @@ def _make_host(job, number, seed, screen, check=lambda specification: None):
   memory.check_environments(job.levels, environments)
   # An agent whose actors have different settings, such as R2D2 with its epsilons, knows the number of all actors.
   offset = cluster_config.place_offset(number, environments, getattr(job.config, 'num_actors', 0))
-  try:
+  with errors.of_user(environment_workers.WorkerError):
     return actor_host.ActorHost(
         job.levels, job.protocol.environments(job.levels, training=True), job.run, seed, screen,
         cluster_config.first_actor_id(number), place_offset=offset, check=check)
-  except environment_workers.WorkerError as error:
-    raise errors.UserError(str(error)) from error
 
 
 def _act(job):
@@ -284,10 +271,8 @@ def _act(job):
 
 def _open_relay_port(number, screen):
   _say_port_opens(number, screen)
-  try:
+  with errors.of_user(ports.PortError):
     return relay.RelayPort(number)
-  except ports.PortError as error:
-    raise errors.UserError(str(error)) from error
 
 
 def _say_port_opens(number, screen, others=''):

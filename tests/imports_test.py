@@ -25,7 +25,7 @@ _ARROWS = {  # Package -> the other packages that it may import.
     'cluster': 'ops records processes actor learner experience training',
     'evaluation': 'environments records processes actor training',
     'population': 'environments records processes learner training',
-    'launch': 'environments records processes actor experience training cluster evaluation population',
+    'launch': 'ops environments records processes actor experience training cluster evaluation population',
     'agents': ('environments records processes actor learner networks replay experience training cluster evaluation '
                'population launch'),
     'benchmark': 'environments records processes actor learner replay experience training cluster launch agents',

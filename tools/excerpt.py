@@ -80,10 +80,8 @@ def write(config: ExcerptConfig):
 
 def _num_levels(run: str, flags: dict[str, Any]) -> int:
   name = flags.get('level_name', '')
-  try:
+  with errors.of_user(ValueError, prefix=f'{run_directory.path(run, run_directory.CONFIG)}: --level_name={name}: '):
     return len(registry.expand(str(name)))
-  except ValueError as error:
-    raise errors.UserError(f'{run_directory.path(run, run_directory.CONFIG)}: --level_name={name}: {error}') from error
 
 
 def _clear(folder: str, output: str):

@@ -8,6 +8,8 @@ from absl import flags
 
 from scalable_agents.environments import atari57
 from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
@@ -115,7 +117,10 @@ def from_flags(default_run: str, flag_values: flags.FlagValues = flags.FLAGS) ->
 
 def directory(logdir: str, default_run: str) -> str:
   """Returns the absolute path of a run directory: `logdir` or, if it is empty, a folder in runs/."""
-  return run_flags.user_path(logdir or os.path.join('runs', re.sub(r'[^\w.-]', '_', default_run)))
+  if logdir:
+    return run_flags.user_path(logdir)
+  with errors.of_user(run_directory.RunDirectoryError, prefix='no --logdir is given: '):
+    return run_flags.user_path(os.path.join('runs', re.sub(r'[^\w.-]', '_', default_run)))
 
 
 def _validate(run: RunConfig):

@@ -201,10 +201,8 @@ class Trainer:
 
   def _make_learner(self, make_agent, device):
     with self._together.scope():
-      try:
+      with errors.of_user(ValueError, prefix=f'{", ".join(self._job.levels)}: '):
         agent = make_agent()
-      except ValueError as error:
-        raise errors.UserError(f'{", ".join(self._job.levels)}: {error}') from error
       return self._job.agent.make_learner(agent, self._config, self._job.run.xla, device)
 
   def _make_experience(self):

@@ -165,10 +165,8 @@ def pictures(runs: Sequence[runs_lib.Run]) -> dict[str, figure.Figure | None]:
   Raises:
     errors.UserError: the runs cannot be compared.
   """
-  try:
+  with errors.of_user(ValueError, prefix='--figures: '):
     agents = by_agent(runs)
-  except ValueError as error:
-    raise errors.UserError(f'--figures: {error}') from error
   found = {'popart_scores': draw_scores(agents), 'popart_returns': curves.draw_returns(curves.returns_of(agents)),
            'popart_levels': draw_levels(agents)}
   with_statistics = [run for name, of_agent in agents.items() if name.endswith(popart_tables.POPART)

@@ -180,7 +180,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
   def test_a_thread_that_cannot_be_started(self):
     self.enter_context(absltest.mock.patch.object(
         environment_workers.worker_stderr, 'WorkerStderr', side_effect=RuntimeError("can't start new thread")))
-    with self.assertRaisesRegex(environment_workers.WorkerError, "cannot start a worker process: can't start new thread"):
+    with self.assertRaisesRegex(environment_workers.WorkerError, "cannot start a worker process: can't start new"):
       _workers([{}])
 
   def test_the_limit_of_open_files_is_raised(self):

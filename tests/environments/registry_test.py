@@ -103,6 +103,8 @@ class RegistryTest(parameterized.TestCase):
     for names in ('pong,pong', 'pong,', ''):
       with self.assertRaisesRegex(ValueError, 'want different levels with commas between them, got a repeated or'):
         registry.expand(names)
+    with self.assertRaisesRegex(ValueError, r'^.dm_env:a:b.c="d.ne".: want one line of text$'):
+      registry.expand('dm_env:a:b?c="d\ne"')  # A line of episodes.csv has a level's name.
     with self.assertRaisesRegex(ValueError, '^.dmlab30,pong.: dmlab30 is a suite; want either one suite'):
       registry.expand('dmlab30,pong')
 

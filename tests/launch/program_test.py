@@ -24,6 +24,7 @@ from scalable_agents.agents import laser
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import registry
 from scalable_agents.agents import sweeps
+from scalable_agents.environments import atari57
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.launch import program
@@ -114,6 +115,11 @@ class ActorHostTest(parameterized.TestCase):
                                   r'has 24\.0 GB of memory: --replay_capacity=\d+ would fit$'):
         training.run_in_this_process(agent, config, atari57_protocol.Protocol(), '--level_name=catch',
                                      f'--logdir={self.create_tempdir().full_path}/run')
+
+
+  def test_more_levels_than_a_default_name_can_hold(self):
+    with self.assertRaisesRegex(errors.UserError, '^no --logdir is given: .*/runs/alien_amid.*: the path is too long'):
+      _main('--level_name=' + ','.join(atari57.LEVELS[:40]))
 
 
 class RunTest(parameterized.TestCase):
