@@ -88,8 +88,12 @@ class Connection:
     self._heartbeat_session = self._session(ports.ANSWER_SECONDS)
     self._data_session: Any = None  # Without a deadline.
     self._beat = self._heartbeat_session.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
-    self.greeting = sessions.read_greeting(
-        self._heartbeat_session, learner.greeting, 'the learner there has another place in --learner_addresses')
+    try:
+      self.greeting = sessions.read_greeting(
+          self._heartbeat_session, learner.greeting, 'the learner there has another place in --learner_addresses')
+    except Exception:
+      self.close()  # In a thread. Without this, the deletion of the session would block this one.
+      raise
 
   def open(self):
     """Opens the session without a deadline. This may block for ever."""
