@@ -64,11 +64,11 @@ def work(agent: Agent, unroll: unroll_lib.Unroll, config: configs.A3cConfig) -> 
   Returns:
     The unroll with a Gradient as its agent_output, and without observations and states.
   """
-  environment = unroll.environment_output
+  environment, device = unroll.environment_output, agent.trainable_variables[0].device
   prepared = environment._replace(observation=agent.prepare(environment.observation))
   batch = unroll_lib.batch_of(unroll._replace(environment_output=prepared))
   with tf.GradientTape() as tape:
-    loss = a2c.loss(agent, learner_step.Batch(frame_stacks.with_stacks(batch)), config)
+    loss = a2c.loss(agent, learner_step.Batch(frame_stacks.with_stacks(batch, device)), config)
   sent = Gradient(unroll.agent_output.action, loss.total[tf.newaxis],
                   {name: term[tf.newaxis] for name, term in loss.terms.items()},
                   [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss.total, agent.trainable_variables)])

@@ -27,7 +27,7 @@ PRECISIONS = ('float16', 'int8')
 _MANIFEST = 'manifest'
 _LARGEST_INT8 = 127
 # What NumPy and zipfile raise if an archive is damaged.
-_DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError)
+_DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError, TypeError)
 
 
 class Manifest(NamedTuple):
@@ -60,12 +60,14 @@ def write(path: str, manifest: Manifest, variables: Sequence[tf.Variable], preci
   Returns:
     The SHA-256 of the file.
   Raises:
-    errors.UserError: a variable is too large for float16.
+    errors.UserError: a variable is not finite, or too large for float16.
     run_directory.RunDirectoryError: the file cannot be written.
   """
   arrays = {}
   for name, variable in zip(_names(variables), variables, strict=True):
     value = variable.numpy().astype(np.float32)
+    if not np.isfinite(value).all():
+      raise errors.UserError(f'{variable.name}: its values are not finite: the training has diverged')
     if precision == 'int8' and value.ndim > 1:
       largest = np.abs(value).max(axis=tuple(range(value.ndim - 1)))
       scale = np.where(largest > 0, largest / _LARGEST_INT8, 1.).astype(np.float32)
@@ -74,7 +76,7 @@ def write(path: str, manifest: Manifest, variables: Sequence[tf.Variable], preci
     with np.errstate(over='ignore'):
       arrays[name] = value.astype(np.float16)
     if not np.isfinite(arrays[name]).all():
-      raise errors.UserError(f'{variable.name}: its values are not finite in float16: the training has diverged')
+      raise errors.UserError(f'{variable.name}: its values are too large for float16: the training has diverged')
   text = json.dumps(manifest._replace(sha256=_digest(arrays), flags=settings.to_json(manifest.flags))._asdict())
   content = io.BytesIO()
   np.savez(content, **{_MANIFEST: np.frombuffer(text.encode(), np.uint8)}, **arrays)

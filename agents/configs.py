@@ -134,6 +134,9 @@ class ImpalaConfig(ActorCriticConfig):
   replay_capacity: int = setting(
       1_000_000, 'Capacity of the replay, in agent steps: 10,000 unrolls of 100 steps in table D.3. The oldest unrolls '
       'leave it first.', at_least=1, at_most=settings.MAX_FRAMES)
+  save_replay: bool = setting(
+      True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. To save a large one takes '
+      'long: see --checkpoint_interval_seconds. Ours.', free=True)
 
   def split_batch(self) -> tuple[int, int]:
     """Returns the numbers of online and of replayed unrolls in a batch."""
@@ -349,8 +352,8 @@ class LaserConfig(PopArtImpalaConfig):
 
   # The trust region.
   trust_region_threshold: float = setting(
-      math.inf, 'A step is learned from only if its relevance is below this threshold (b). inf learns from all steps. '
-      'Section 4.3. The paper does not state its value.', at_least=0, at_most=math.inf)
+      0.1, 'A step is learned from only if its relevance is below this threshold (b). inf learns from all steps. '
+      'Section 4.3. Ours: the paper does not state its value.', more_than=0, at_most=math.inf)
   relevance: str = setting(
       'implied', "How far V-trace's implied policy is from the target policy pi: implied, KL(pi || implied policy) of "
       'section 4.3, or kl_mu, KL(pi || behaviour policy) of Algorithm 1.', choices=('implied', 'kl_mu'))
@@ -394,8 +397,6 @@ class LaserConfig(PopArtImpalaConfig):
   learn_online: bool = setting(
       True, 'Also learn from new unrolls. With --nolearn_online, all unrolls of a batch are replayed. Then the new '
       'unrolls, as many per update as otherwise, only fill the replay: the pure replay of figure 2.')
-  save_replay: bool = setting(
-      True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
 
 
 def validate_laser(config: LaserConfig) -> None:

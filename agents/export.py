@@ -24,6 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import inference
 from scalable_agents.agents import agent_file
 from scalable_agents.agents import python_api
 from scalable_agents.cluster import cluster_config
@@ -77,8 +78,9 @@ class Exported(tf.Module):
     def step(observation, last_action, reward, done, seed, state):
       batch = tf.shape(done)
       inputs = acting.ActorInput(
-          actor_id=tf.range(batch[0]), actor_place=tf.zeros(batch), last_action=last_action, reward=reward,
-          discount=1. - tf.cast(done, tf.float32), done=done, observation=observation)
+          actor_id=tf.range(batch[0]), actor_place=tf.zeros(batch), last_action=last_action,
+          reward=inference.finite_rewards(reward), discount=1. - tf.cast(done, tf.float32), done=done,
+          observation=observation)
       output, state = self._agent.step(inputs, state, seed, selection)
       return {'action': output.action, 'state': state}
     return step
@@ -146,7 +148,7 @@ def _validate(config):
   settings.check(config)
   for name in ('logdir', 'output'):
     if not getattr(config, name):
-      raise ValueError(f'--{name}=: want a folder')
+      raise ValueError(f'--{name}=: want a folder' + (' or a file that ends in .npz' if name == 'output' else ''))
 
 
 def main():

@@ -243,7 +243,7 @@ def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, 
     return experience.QueueExperience(intake, config.batch_size)
   replay = unroll_replay.UnrollReplay(intake.unroll_spec, spec.frame_stacks, config.replay_capacity, config.batch_size,
                                       minimum_size=1)
-  sizes = mixed_experience.MixedSettings(*config.split_batch())
+  sizes = mixed_experience.MixedSettings(*config.split_batch(), is_saved=config.save_replay)
   return mixed_experience.MixedExperience(intake, replay, sizes, seed)
 
 

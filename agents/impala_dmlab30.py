@@ -6,8 +6,9 @@
     --total_environment_frames=1_000_000_000
 
 The same --logdir resumes a run. Every hyper-parameter is a flag. The defaults are those of Espeholt et al. 2018: the
-deep network with LSTM and language (figure 3) and tables D.1 to D.3. For values that the paper swept, the defaults are
-the released code's values for DMLab-30. Built-in and gymnasium tasks can also be trained.
+deep network with LSTM and language (figure 3) and tables D.1 to D.3. The released code's values for DMLab-30 are those
+that the paper swept, the number of frames, and the reward transformation (figure D.1 has another). Built-in and
+gymnasium tasks can also be trained.
 
 DeepMind Lab must be built from source. docs/suites.md says how to install it, and where to get the images that two
 levels need.

@@ -124,7 +124,7 @@ def play(config: PlayConfig, policy: python_api.Policy) -> None:
       video cannot be written.
   """
   level = config.level_name or policy.levels[0]
-  name = run_config.directory(f'{policy.name}_{level}', '').rpartition('/')[2]
+  name = run_config.directory('', f'{policy.name}_{level}').rpartition('/')[2]
   title = f'{policy.name} on {level}, after {policy.environment_frames:,} frames of training'
   print(title, file=quiet.screen(), flush=True)
   try:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
+from scalable_agents.actor import inference
 from scalable_agents.agents import agent_file
 from scalable_agents.agents import registry as agents
 from scalable_agents.environments import registry
@@ -106,8 +107,8 @@ class Policy:
     Returns:
       The action, an int or [B] int32; and the state for the next step.
     Raises:
-      ValueError: an observation is missing or has another shape, or `state`, `reward` or `done` are those of another
-        number of environments.
+      ValueError: an observation is missing, or has another shape or values that its type cannot have; or `state`,
+        `reward` or `done` are those of another number of environments.
     """
     arrays, is_single = self._arrays(observation)
     batch = len(next(iter(arrays.values())))
@@ -119,7 +120,7 @@ class Policy:
     done = _of_each('done', False if done is None else done, np.bool_, batch)
     inputs = acting.ActorInput(
         actor_id=tf.range(batch), actor_place=tf.zeros([batch]), last_action=tf.constant(state.last_action),
-        reward=tf.constant(_of_each('reward', reward, np.float32, batch)),
+        reward=inference.finite_rewards(tf.constant(_of_each('reward', reward, np.float32, batch))),
         discount=tf.constant(1. - done, tf.float32), done=tf.constant(done),
         observation={name: tf.constant(array) for name, array in arrays.items()})
     seed = tf.constant(self._random.randint(1 << 31, size=2), tf.int64)
@@ -133,7 +134,11 @@ class Policy:
     for name, spec in self.spec.observation.items():
       if name not in observation:
         raise ValueError(f'observation: want {sorted(self.spec.observation)}, got {sorted(observation)}')
-      array = np.asarray(observation[name], spec.dtype.as_numpy_dtype)
+      given = np.asarray(observation[name])
+      with np.errstate(invalid='ignore'):
+        array = given.astype(spec.dtype.as_numpy_dtype)
+      if not spec.dtype.is_floating and (array != given).any():
+        raise ValueError(f'observation {name!r}: want {spec.dtype.name}, got {given.dtype} with other values')
       if array.shape[-len(spec.shape):] != tuple(spec.shape) or array.ndim - len(spec.shape) not in (0, 1):
         raise ValueError(f'observation {name!r}: want shape {tuple(spec.shape)}, or with a batch dimension before it, '
                          f'got {array.shape}')

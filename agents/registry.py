@@ -104,7 +104,6 @@ PRESETS = {  # By the name of the binary.
             clip_gradient_norm=0.,
             learning_rate_decay=False,
             value_normalization='none',    # Only the agent for DMLab-30 has PopArt.
-            trust_region_threshold=0.1,    # Ours: the paper does not state it. See docs/laser.md for others.
         ),
         atari57_protocol.Protocol(noop_max=37),  # Appendix D.
         run_config.RunConfig(checkpoint_interval_seconds=_REPLAY_SAVE_SECONDS)),
@@ -117,7 +116,6 @@ PRESETS = {  # By the name of the binary.
             batch_size=256,              # 32 new unrolls, as IMPALA has, and 224 replayed ones: 7/8 (figures 2 and 3).
             replay_share=0.875,
             replay_capacity=10_000_000,
-            trust_region_threshold=0.1,  # As on Atari.
         ),
         _LARGE_ACTION_SET,
         dataclasses.replace(_DMLAB30_RUN, checkpoint_interval_seconds=_REPLAY_SAVE_SECONDS),
@@ -139,10 +137,12 @@ def find(name: str) -> preset.Preset:
   module, _, variable = name.partition(':')
   try:
     found = getattr(user_modules.import_module(module), variable)
-  except (ImportError, AttributeError, ValueError) as error:
+    if isinstance(found, preset.Preset):
+      return found
+    return preset.Preset(name, found.config(), atari57_protocol.Protocol())
+  except (ImportError, AttributeError, TypeError, ValueError) as error:
     reason = f' ({error})' if name else ''
     raise errors.UserError(f'{_unknown(name)}{reason}') from error
-  return found if isinstance(found, preset.Preset) else preset.Preset(name, found.config(), atari57_protocol.Protocol())
 
 
 def check_name(name: str) -> None:

@@ -8,6 +8,7 @@ Preset (launch/preset.py). All further flags are those of the agent: `scalable-a
 them.
 """
 
+import argparse
 import sys
 
 from scalable_agents.agents import registry
@@ -33,9 +34,12 @@ def main(name: str) -> None:
 
 
 if __name__ == '__main__':
-  names = [argument.removeprefix('--agent=') for argument in sys.argv[1:] if argument.startswith('--agent=')]
-  sys.argv = [argument for argument in sys.argv if not argument.startswith('--agent=')]
-  if not names and '--help' in sys.argv:
+  # The other flags are those of the agent, so they are defined when the agent is known.
+  parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  parser.add_argument('--agent', nargs='?', const='', default='')
+  known, others = parser.parse_known_args()
+  sys.argv[1:] = others
+  if not known.agent and '--help' in others:
     print(__doc__)
   else:
-    main(names[-1] if names else '')
+    main(known.agent)

@@ -235,7 +235,7 @@ class SharedReplay:
       if connection := self._connection:
         try:
           self._report(connection)
-        except _LOST:
+        except (*_LOST, LookupError, ValueError):  # The last two: another version of the replay job answers.
           self._disconnect(connection)
 
   def _leave(self):

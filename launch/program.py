@@ -66,6 +66,9 @@ def main(preset: preset_lib.Preset, agent: definition.Definition):
   job = _read_flags(preset, agent)
   with errors.of_user(ValueError):
     job.protocol.validate(job.levels)
+  if getattr(job.config, 'reset_on_life_loss', False) and not getattr(job.protocol, 'episode_end_on_life_loss', False):
+    raise errors.UserError('--reset_on_life_loss: want --episode_end_on_life_loss as well: without it, a lost life '
+                           'ends no episode')
   is_idle = job.run.num_environments == 0 and job.cluster.job_name == 'learner' and job.run.mode == 'train'
   if isinstance(job.run.num_environments, int) and job.run.num_environments < len(job.levels) and not is_idle:
     raise errors.UserError(

@@ -55,13 +55,13 @@ class Adam(tf.Module):
   w <- w - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + epsilon).
   """
 
-  def __init__(self, variables, beta1: float, beta2: float, epsilon: float, name: str = 'adam'):
+  def __init__(self, variables, beta1: float, beta2: float, epsilon, name: str = 'adam'):
     """Creates the slots.
 
     Args:
       variables: iterable of tf.Variable to optimise.
       beta1, beta2: decays of the first and of the second moments.
-      epsilon: added to the root of the second moments.
+      epsilon: added to the root of the second moments; a float or a variable.
       name: name of the module.
     """
     super().__init__(name)

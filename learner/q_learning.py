@@ -71,7 +71,7 @@ def sequence_priorities(td_errors: tf.Tensor, mask: tf.Tensor, eta: float) -> tf
 
   Args:
     td_errors: [T, B] float32.
-    mask: [T, B] bool, the steps i that exist; at least one in each sequence.
+    mask: [T, B] bool, the steps i that exist. A sequence without any has the priority 0.
     eta: weight of the maximum, 0 to 1.
   Returns:
     [B] float32, without gradient.
@@ -91,6 +91,6 @@ def importance_weights(probabilities: tf.Tensor, exponent: float) -> tf.Tensor:
     probabilities: [B] float32, P(i) > 0.
     exponent: beta. 0: no correction; 1: the expected gradient is that of uniform sampling, up to a factor.
   Returns:
-    [B] float32, at most 1.
+    [B] float32, at most 1. The batch is that of one learner: several learners divide by different weights.
   """
   return tf.pow(tf.reduce_min(probabilities) / probabilities, exponent)

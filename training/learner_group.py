@@ -1,8 +1,9 @@
 """Synchronous learners: on several devices of one machine, in processes on several machines, or a single one.
 
 Espeholt et al. 2018 (IMPALA), section 3 and figure 1: every learner takes a batch of its own, and the gradients of all
-learners are summed. So N learners with batches of B equal one learner with a batch of N B. The agent's learner does the
-sum (learner/learner_step.py). This module runs the learners in step.
+learners are summed. So N learners with batches of B equal one learner with a batch of N B, except with prioritised
+replay: R2D2 and LASER divide importance weights by the largest one of each learner's own batch. The agent's learner
+does the sum (learner/learner_step.py). This module runs the learners in step.
 """
 
 import collections

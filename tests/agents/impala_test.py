@@ -352,6 +352,9 @@ class ReplayTest(parameterized.TestCase):
       for _ in range(2):
         made.take_batch()
       self.assertLessEqual(made.metrics()['replay_size'], 60)
+      self.assertTrue(made.is_required)
+      unsaved = dataclasses.replace(config, save_replay=False)
+      self.assertFalse(impala.make_experience(intake, unrolls.environment_spec(), unsaved, 1, None).is_required)
     else:
       self.assertEqual(batch.sample, ())
 

@@ -41,7 +41,7 @@ class ConfigTest(parameterized.TestCase):
     self.assertEqual((config.replay_share, config.replay_capacity), (0.875, 10_000_000))  # Section 5.3, figure 2.
     self.assertEqual((config.relevance, config.clip_rho_threshold), ('implied', 1.))      # Sections 4.3 and 2.3.
     self.assertEqual((config.replay_sampling, config.learn_online), ('episodes', True))   # Section 5.1.
-    self.assertEqual(config.trust_region_threshold, np.inf)                               # Not stated.
+    self.assertEqual(config.trust_region_threshold, 0.1)                                  # Not stated.
     self.assertEqual((config.importance_exponent, config.shared_replay), (1., ''))        # Figure 4.
     for field in dataclasses.fields(configs.LaserConfig):
       self.assertEqual(field.metadata['help'][-1], '.', field.name)
@@ -103,7 +103,8 @@ class ConfigTest(parameterized.TestCase):
        '--replay_share above 0: agents share whole episodes, because their recurrent states and priorities differ'),
       (dict(level_name=''), '--level_name=: want the name of a level'),
       (dict(replay_share=1.), '--replay_share=1.0: want a number of at least 0 and less than 1'),
-      (dict(trust_region_threshold=-1.), '--trust_region_threshold=-1.0: want a number of at least 0, or inf'),
+      (dict(trust_region_threshold=-1.), '--trust_region_threshold=-1.0: want a number of more than 0, or inf'),
+      (dict(trust_region_threshold=0.), '--trust_region_threshold=0.0: want a number of more than 0, or inf'),
       (dict(relevance='kl'), '--relevance=kl: want one of implied, kl_mu'),
       (dict(replay_sampling='steps'), '--replay_sampling=steps: want one of episodes, unrolls, prioritised'),
       (dict(importance_exponent=2.), '--importance_exponent=2.0: want a number from 0 to 1'))
@@ -115,7 +116,7 @@ class ConfigTest(parameterized.TestCase):
 
   @parameterized.parameters(
       dict(replay_share=0.1), dict(replay_share=0.9), dict(replay_minimum_size=50, replay_capacity=100), _SHARED,
-      dict(replay_share=0.), dict(trust_region_threshold=0.), dict(clip_rho_threshold=np.inf))
+      dict(replay_share=0.), dict(trust_region_threshold=np.inf), dict(clip_rho_threshold=np.inf))
   def test_values_at_the_edge_are_allowed(self, **settings):
     configs.validate_laser(_config(**settings))
 

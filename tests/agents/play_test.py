@@ -157,6 +157,10 @@ class PlayTest(parameterized.TestCase):
         for name, value in values.items():
           np.testing.assert_array_equal(read.values[name], value)
     self.assertGreater(refused, 38)
+    np.save(path.removesuffix('.npz'), np.zeros(3))
+    os.replace(path.removesuffix('.npz') + '.npy', path)
+    with self.assertRaisesRegex(errors.UserError, f'^{path} is damaged, or is not a trained agent [^\n]*again$'):
+      agent_file.read(path)
     pathlib.Path(path).unlink()
     with self.assertRaisesRegex(errors.UserError, f'^{path}: No such file or directory: give a file [^\n]*$'):
       play.load(_config(agent_file=path))
@@ -192,8 +196,12 @@ class PlayTest(parameterized.TestCase):
     logdir, agent = self.make_run()
     manifest = agent_file.read(self.export(logdir)).manifest
     agent.acting_variables[-1].assign(tf.fill(agent.acting_variables[-1].shape, 70_000.))
-    with self.assertRaisesRegex(errors.UserError, '^agent/.*: its values are not finite in float16'):
+    with self.assertRaisesRegex(errors.UserError, '^agent/.*: its values are too large for float16'):
       agent_file.write(os.path.join(self.folder, 'a.npz'), manifest, agent.acting_variables, 'float16')
+    agent.acting_variables[0].assign(tf.fill(agent.acting_variables[0].shape, np.nan))
+    for precision in agent_file.PRECISIONS:
+      with self.assertRaisesRegex(errors.UserError, '^agent/.*: its values are not finite: the training has diverged'):
+        agent_file.write(os.path.join(self.folder, 'a.npz'), manifest, agent.acting_variables, precision)
 
   def test_another_agent_or_level_is_one_line(self):
     logdir, _ = self.make_run()
@@ -235,6 +243,10 @@ class PlayTest(parameterized.TestCase):
       film = os.path.join(self.folder, 'impala_catch.mp4')
       self.assertIn(f'recording the first episode to {film}\n', output)
       self.assertEqual(imageio_ffmpeg.count_frames_and_secs(film)[0], 5)
+      with mock.patch.object(play, '_viewers', return_value=((), ())) as make, \
+           mock.patch.object(play.recording, 'show', return_value=mock.Mock(episode_return=0., length=1)):
+        play.play(_config(logdir=logdir, level_name='gymnasium:a/B-v0'), play.load(_config(logdir=logdir)))
+      self.assertEqual(make.call_args[0][1], 'impala_gymnasium_a_B-v0')
       screen = evaluation_testing.Terminal()
       with mock.patch.object(sys, 'stdout', screen):
         config = _config(logdir=logdir)

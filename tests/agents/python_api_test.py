@@ -105,6 +105,10 @@ class PolicyTest(parameterized.TestCase):
       policy.step({'vector': np.zeros([2, 4])})
     with self.assertRaisesRegex(ValueError, r'^reward: want one value, or shape \(2,\), got shape \(3,\)$'):
       policy.step({'vector': np.zeros([2, 3])}, reward=[0., 1., 2.])
+    frames, _ = self._run(level_name='catch')
+    for pixels in (0.5, 300, -1, np.nan):  # A user may scale pixels, or forget to.
+      with self.assertRaisesRegex(ValueError, r"^observation 'pixels': want uint8, got \w+ with other values$"):
+        scalable_agents.load(frames).step({'pixels': np.full([20, 20, 1], pixels)})
     _, state = policy.step({'vector': np.zeros([2, 3])})
     with self.assertRaisesRegex(ValueError, '^done: want one value, '):
       policy.step({'vector': np.zeros([2, 3])}, state, done=[[True, False]])

@@ -26,6 +26,9 @@ class TrainTest(parameterized.TestCase):
   @parameterized.parameters(
       ((), '--agent=: want module:NAME or one of'),
       (('--agent=impala',), '--agent=impala: want module:NAME or one of'),
+      (('--agent', 'impala', '--seed=1'), '--agent=impala: want module:NAME or one of'),
+      (('--seed=1', '--agent'), '--agent=: want module:NAME or one of'),
+      (('--agent=collections:OrderedDict',), '--agent=collections:OrderedDict: want module:NAME or one of'),
       (('--agent=no_such_module:X', '--seed=1'), '--agent=no_such_module:X: want module:NAME or one of'))
   def test_a_wrong_agent_is_one_line(self, arguments, message):
     done = self._run(*arguments)

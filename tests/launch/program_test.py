@@ -117,6 +117,11 @@ class ActorHostTest(parameterized.TestCase):
                                      f'--logdir={self.create_tempdir().full_path}/run')
 
 
+  def test_r2d2_on_lost_lives_that_end_nothing(self):
+    with self.assertRaisesRegex(errors.UserError, '^--reset_on_life_loss: want --episode_end_on_life_loss as well: '):
+      training.run_in_this_process(r2d2.R2D2, configs.R2d2Config(), atari57_protocol.Protocol(), '--level_name=pong',
+                                   '--reset_on_life_loss', '--episode_end_on_life_loss=False')
+
   def test_more_levels_than_a_default_name_can_hold(self):
     with self.assertRaisesRegex(errors.UserError, '^no --logdir is given: .*/runs/alien_amid.*: the path is too long'):
       _main('--level_name=' + ','.join(atari57.LEVELS[:40]))
