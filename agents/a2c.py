@@ -51,7 +51,7 @@ def loss(agent: impala.Agent, batch: learner_step.Batch, config: configs.ActorCr
   # On-policy, the importance weights are 1, and V-trace's targets are the n-step returns (section 4.1, equation 2).
   targets = vtrace.from_importance_weights(
       tf.zeros_like(log_pi_tm1), config.discount * steps.discount_t, r_t, v_tm1, v_t[-1], trusted=steps.real_t)
-  return impala.actor_critic_loss(agent, unroll, output, log_pi_tm1, targets, config)
+  return impala.actor_critic_loss(agent, unroll, output, v_tm1, log_pi_tm1, targets, config)
 
 
 def complete_run(config: configs.A2cConfig, run: run_config.RunConfig) -> run_config.RunConfig:

@@ -190,35 +190,42 @@ def loss_of_output(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutpu
       config.clip_rho_threshold, config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=steps.real_t,
       action_values=config.action_values, clip_c_threshold=config.clip_c_threshold)
   return actor_critic_loss(
-      agent, unroll, output, off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets, config)
+      agent, unroll, output, v_tm1, off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets, config)
 
 
-def actor_critic_loss(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput, log_pi_tm1: tf.Tensor,
-                      targets: vtrace.VTraceReturns, config: configs.ActorCriticConfig) -> learner_step.Loss:
+def actor_critic_loss(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput, v_tm1: tf.Tensor,
+                      log_pi_tm1: tf.Tensor, targets: vtrace.VTraceReturns, config: configs.ActorCriticConfig,
+                      weights: tf.Tensor | None = None, entropy_weights: tf.Tensor | None = None,
+                      trusted: tf.Tensor | None = None) -> learner_step.Loss:
   """The terms of the loss, summed over time and batch, for given targets. Section 4.2.
 
   Args:
     agent, config: see `loss`.
     unroll: Batch.unroll.
     output: of [T+1, B, ...], the network's outputs for the unroll.
+    v_tm1: [T, B] float32, the values that learn the value targets.
     log_pi_tm1: [T, B] float32, log pi(a|x) of the actions taken.
     targets: of [T, B], the value targets and the advantages.
+    weights: [T, B] float32, of the steps in the loss. None: 1, and 0 for steps that are not real.
+    entropy_weights: [T, B] float32, of the steps in the entropy. None: as `weights`.
+    trusted: [T, B] bool, the steps that the targets of the auxiliary task may use. None: those that are real.
   Returns:
     learner_step.Loss. Its terms are without their weights.
   """
   steps = unroll_lib.steps(unroll)
-  weights = tf.cast(steps.real_t, tf.float32)
+  weights = tf.cast(steps.real_t, tf.float32) if weights is None else weights
   policy_gradient_loss = losses.policy_gradient_loss(log_pi_tm1, targets.pg_advantages, weights)
-  baseline_loss = losses.baseline_loss(targets.vs, output.baseline[:-1, :, 0], weights)
+  baseline_loss = losses.baseline_loss(targets.vs, v_tm1, weights)
   # The policy is made a second time. If log_pi_tm1 and the entropy shared one, TensorFlow would add their gradients in
   # another order, which changes the last bits.
-  entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]), weights)
+  entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]),
+                                     weights if entropy_weights is None else entropy_weights)
   total = policy_gradient_loss + config.baseline_cost * baseline_loss + config.entropy_cost * entropy_loss
   terms = {'loss/policy_gradient': policy_gradient_loss, 'loss/baseline': baseline_loss, 'loss/entropy': entropy_loss}
   if tf.is_tensor(output.pixel_control):  # The auxiliary task.
     terms['loss/pixel_control'] = pixel_control_loss = pixel_control.loss(
         output.pixel_control, steps.a_tm1, agent.newest_frames(unroll.environment_output.observation), steps.done_t,
-        config.pixel_control_discount, weights, steps.real_t)
+        config.pixel_control_discount, weights, steps.real_t if trusted is None else trusted)
     total += config.pixel_control_cost * pixel_control_loss
   return learner_step.Loss(total, terms)
 

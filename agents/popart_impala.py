@@ -20,7 +20,6 @@ from scalable_agents.agents import impala
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import losses
 from scalable_agents.learner import off_policy
-from scalable_agents.learner import pixel_control
 from scalable_agents.learner import policies
 from scalable_agents.learner import popart
 
@@ -85,36 +84,23 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
   n_tm1, mean_tm1, scale_tm1, v_tm1, v_t = n[:-1], mean[:-1], scale[:-1], v[:-1], v[1:]    # [T, B] each.
   r_t = losses.transform_rewards(steps.r_t, config.reward_transform)
   discount_t = config.discount * steps.discount_t
-  pi_tm1 = policies.categorical(output.policy_logits[:-1])
-  mu_tm1 = policies.categorical(steps.behaviour_tm1.policy_logits)
-  log_pi_tm1 = pi_tm1.log_prob(steps.a_tm1)
-  log_rho_tm1 = log_pi_tm1 - mu_tm1.log_prob(steps.a_tm1)
+  log_pi_tm1 = policies.categorical(output.policy_logits[:-1]).log_prob(steps.a_tm1)
+  log_mu_tm1 = policies.categorical(steps.behaviour_tm1.policy_logits).log_prob(steps.a_tm1)
   targets = off_policy.targets(
-      config.off_policy_correction, log_rho_tm1, discount_t, r_t, v_tm1, v_t[-1], config.clip_rho_threshold,
-      config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=trusted, action_values=config.action_values,
-      clip_c_threshold=config.clip_c_threshold)
-  normalized_targets = (targets.vs - mean_tm1) / scale_tm1
+      config.off_policy_correction, log_pi_tm1 - log_mu_tm1, discount_t, r_t, v_tm1, v_t[-1],
+      config.clip_rho_threshold, config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=trusted,
+      action_values=config.action_values, clip_c_threshold=config.clip_c_threshold)
+  normalized = targets._replace(vs=(targets.vs - mean_tm1) / scale_tm1, pg_advantages=targets.pg_advantages / scale_tm1)
+  result = impala.actor_critic_loss(
+      agent, unroll, output, n_tm1, off_policy.log_pi(config.off_policy_correction, log_pi_tm1), normalized, config,
+      weights, entropy_weights, trusted)
 
-  policy_gradient_loss = losses.policy_gradient_loss(
-      off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets.pg_advantages / scale_tm1, weights)
-  baseline_loss = losses.baseline_loss(normalized_targets, n_tm1, weights)
-  # The policy is made a second time. If the entropy used pi_tm1, TensorFlow would add the gradients in another order,
-  # which changes the last bits.
-  entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]), entropy_weights)
-  total = policy_gradient_loss + config.baseline_cost * baseline_loss + config.entropy_cost * entropy_loss
-  terms = {'loss/policy_gradient': policy_gradient_loss, 'loss/baseline': baseline_loss, 'loss/entropy': entropy_loss}
-  if tf.is_tensor(output.pixel_control):
-    terms['loss/pixel_control'] = pixel_control_loss = pixel_control.loss(
-        output.pixel_control, steps.a_tm1, agent.newest_frames(unroll.environment_output.observation), steps.done_t,
-        config.pixel_control_discount, weights, trusted)
-    total += config.pixel_control_cost * pixel_control_loss
-
-  errors = normalized_targets - tf.stop_gradient(n_tm1)
+  errors = normalized.vs - tf.stop_gradient(n_tm1)
   # The loss of each step, times T. Its mean over a level's steps is then the mean loss of the level's rollouts.
   of_steps = 0.5 * errors.shape[0] * weights * tf.square(errors)
   metrics = {'value_loss/normalized': popart.level_means(of_steps, level_ids[:-1], means.shape[0]),
              'value_loss/unnormalized': popart.level_means(scale_tm1**2 * of_steps, level_ids[:-1], means.shape[0])}
-  result = learner_step.Loss(total, terms, metrics, feedback=tf.reduce_mean(tf.abs(errors), axis=0))
+  result = result._replace(means=metrics, feedback=tf.reduce_mean(tf.abs(errors), axis=0))
   if config.value_normalization == 'none':
     return result
   returns, counts, levels = targets.vs, trusted, unroll.level_id                           # [T, B], [T, B], [B].
