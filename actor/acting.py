@@ -62,6 +62,26 @@ def inputs_of(unroll: unroll_lib.Unroll) -> ActorInput:
       discount=environment.discount, done=environment.done, observation=environment.observation)
 
 
+def lone_inputs(observation, last_action, reward, done) -> ActorInput:
+  """Returns the input of actors that play without a pool of actors, for example in an exported agent.
+
+  Args:
+    observation: name -> [B, ...].
+    last_action: [B] int32.
+    reward: [B] float32, of that action.
+    done: [B] bool, whether an episode starts. A lost life is no end here.
+  """
+  batch = tf.shape(done)
+  return ActorInput(
+      actor_id=tf.range(batch[0]), actor_place=tf.zeros(batch), last_action=last_action, reward=finite_rewards(reward),
+      discount=1. - tf.cast(done, tf.float32), done=done, observation=observation)
+
+
+def finite_rewards(rewards: tf.Tensor) -> tf.Tensor:
+  """The rewards, with 0 for those that are not finite. NaN or infinity would spoil an agent's recurrent state."""
+  return tf.where(tf.math.is_finite(rewards), rewards, 0.)
+
+
 def greedy(preferences: tf.Tensor) -> tf.Tensor:
   """The preferred actions: [B, A] logits or values -> [B] int32."""
   return tf.argmax(preferences, axis=-1, output_type=tf.int32)

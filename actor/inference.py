@@ -34,11 +34,6 @@ class Actors(NamedTuple):
   places: np.ndarray  # [N] float32 in [0, 1].
 
 
-def finite_rewards(rewards: tf.Tensor) -> tf.Tensor:
-  """The rewards, with 0 for those that are not finite. NaN or infinity would spoil an agent's recurrent state."""
-  return tf.where(tf.math.is_finite(rewards), rewards, 0.)
-
-
 def is_finite(agent_output) -> tf.Tensor:
   """Whether all numbers of an agent's behaviour output, a nest of [n, ...], are finite: [] bool."""
   return tf.reduce_all([tf.reduce_all(tf.math.is_finite(values)) for values in tf.nest.flatten(agent_output)
@@ -141,5 +136,5 @@ def _inputs(batch, actors):
   environment_output = batch.environment_output
   return acting.ActorInput(
       tf.gather(actors.ids, batch.actor_id), tf.gather(actors.places, batch.actor_id), batch.last_action,
-      finite_rewards(environment_output.reward), environment_output.discount, environment_output.done,
+      acting.finite_rewards(environment_output.reward), environment_output.discount, environment_output.done,
       environment_output.observation)

@@ -24,7 +24,6 @@ from typing import Any
 import tensorflow as tf
 
 from scalable_agents.actor import acting
-from scalable_agents.actor import inference
 from scalable_agents.agents import agent_file
 from scalable_agents.agents import python_api
 from scalable_agents.cluster import cluster_config
@@ -76,11 +75,7 @@ class Exported(tf.Module):
 
   def _step_of(self, selection):
     def step(observation, last_action, reward, done, seed, state):
-      batch = tf.shape(done)
-      inputs = acting.ActorInput(
-          actor_id=tf.range(batch[0]), actor_place=tf.zeros(batch), last_action=last_action,
-          reward=inference.finite_rewards(reward), discount=1. - tf.cast(done, tf.float32), done=done,
-          observation=observation)
+      inputs = acting.lone_inputs(observation, last_action, reward, done)
       output, state = self._agent.step(inputs, state, seed, selection)
       return {'action': output.action, 'state': state}
     return step

@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
-from scalable_agents.actor import inference
 from scalable_agents.agents import agent_file
 from scalable_agents.agents import registry as agents
 from scalable_agents.environments import registry
@@ -118,11 +117,9 @@ class Policy:
       raise ValueError(f'state: want that of as many environments as there are observations, {batch}, '
                        f'got {len(state.last_action)}')
     done = _of_each('done', False if done is None else done, np.bool_, batch)
-    inputs = acting.ActorInput(
-        actor_id=tf.range(batch), actor_place=tf.zeros([batch]), last_action=tf.constant(state.last_action),
-        reward=inference.finite_rewards(tf.constant(_of_each('reward', reward, np.float32, batch))),
-        discount=tf.constant(1. - done, tf.float32), done=tf.constant(done),
-        observation={name: tf.constant(array) for name, array in arrays.items()})
+    inputs = acting.lone_inputs(
+        {name: tf.constant(array) for name, array in arrays.items()}, tf.constant(state.last_action),
+        tf.constant(_of_each('reward', reward, np.float32, batch)), tf.constant(done))
     seed = tf.constant(self._random.randint(1 << 31, size=2), tf.int64)
     output, agent_state = self._step(inputs, state.agent_state, seed)
     action = output.action.numpy()

@@ -95,11 +95,8 @@ def _play_episode(policy, selection, environment, seed, viewers, max_steps) -> e
       viewer.add(picture)
     if row.observation.pop(filmed.ENDED) or 0 < max_steps <= steps:
       return evaluator_lib.Episode(row.episode_return, row.episode_length)
-    inputs = acting.ActorInput(
-        actor_id=tf.constant([0]), actor_place=tf.constant([0.]), last_action=tf.constant([action]),
-        reward=inference.finite_rewards(tf.constant([row.reward])),
-        discount=tf.constant([0. if row.done else 1.]), done=tf.constant([row.done]),  # No life is lost in evaluations.
-        observation={name: tf.constant(value[np.newaxis]) for name, value in row.observation.items()})
+    observation = {name: tf.constant(value[np.newaxis]) for name, value in row.observation.items()}
+    inputs = acting.lone_inputs(observation, tf.constant([action]), tf.constant([row.reward]), tf.constant([row.done]))
     output, agent_state = step(inputs, agent_state, tf.constant([seed, steps], tf.int64))
     if not inference.is_finite(output):
       raise inference.PolicyError(policy.learner_steps)

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from scalable_agents.actor import inference
+from scalable_agents.actor import acting
 from scalable_agents.actor import unroll as unroll_lib
 
 
@@ -30,7 +30,7 @@ def of_unroll(unroll: unroll_lib.Unroll) -> unroll_lib.Unroll:
     def of_rows(values):
       return tf.broadcast_to(values, tf.shape(version))
 
-    environment = environment._replace(reward=inference.finite_rewards(environment.reward))
+    environment = environment._replace(reward=acting.finite_rewards(environment.reward))
   return unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id), stream_id=(), index=(),
                          agent_state=(), earlier_frames={}, environment_output=environment)
 

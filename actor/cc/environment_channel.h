@@ -31,7 +31,6 @@ class EnvironmentChannel {
   EnvironmentChannel& operator=(const EnvironmentChannel&) = delete;
 
   int socket() const { return socket_; }
-  int slots() const { return slots_; }
   char* slot(int number) { return memory_ + kHeaderBytes + number * slot_bytes_; }
   // The nanoseconds that the worker has spent in its environments, including the work in progress. Never falls. Calls
   // must not overlap.

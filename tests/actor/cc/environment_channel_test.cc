@@ -96,7 +96,6 @@ TEST_F(EnvironmentChannelTest, ReceiveDoesNotWait) {
 
 TEST_F(EnvironmentChannelTest, MemoryIsSharedSlotBySlot) {
   OpenAlone();
-  EXPECT_EQ(channel_->slots(), kSlots);
   auto* theirs = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_, 0));
   ASSERT_NE(theirs, MAP_FAILED);
   for (int slot = 0; slot < kSlots; ++slot) {
