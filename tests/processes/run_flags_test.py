@@ -257,8 +257,8 @@ class RunMainTest(parameterized.TestCase):
     os.mkdir(folder)
     done = _run(folder=folder)
     self.assertEqual((done.returncode, done.stdout, done.stderr.count('\n')), (1, '', 1))
-    self.assertRegex(done.stderr, r"^error: no --logdir is given: '/.*/\\udcff/runs/pong': a path with .* a byte that is "
-                                  r'not UTF-8: choose another name\n$')
+    self.assertRegex(done.stderr, r"^error: no --logdir is given: '/.*/\\udcff/runs/pong': a path with .* a byte "
+                                  r'that is not UTF-8: choose another name\n$')
     with absltest.mock.patch.object(os, 'getcwd', side_effect=FileNotFoundError):
       with self.assertRaisesRegex(errors.UserError, '^runs/pong: the current folder has been removed: '):
         run_flags.user_path('runs/pong')

@@ -18,7 +18,7 @@ def of(*configs, **others):
 
 # These settings are free for every agent.
 FREE = frozenset({*run_config.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task',
-                  'learner_timeout_seconds', 'relay_port', 'parameters_from'})
+                  'learner_timeout_seconds', 'relay_port', 'parameters_from', 'save_replay'})
 
 
 def others(flags, apart):

@@ -182,7 +182,7 @@ class LaserTablesTest(run_directories.TestCase):
     self.assertIn('population_2/member_00, population_3/member_00', notes[-2] + notes[-1])
 
   def test_every_setting_departs_that_is_not_free(self):
-    free = binary_flags.FREE | {'save_replay', 'shared_replay', 'trust_region_threshold'}
+    free = binary_flags.FREE | {'shared_replay', 'trust_region_threshold'}
     shown_otherwise = {'level_name', 'population_size', 'num_learners', 'off_policy_correction'}
     for name, config, protocol, others in (
         (laser_published.SINGLE_200M, _PRESETS['laser_atari57'].config, _PRESETS['laser_atari57'].protocol, _SINGLE),

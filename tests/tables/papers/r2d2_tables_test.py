@@ -133,7 +133,7 @@ class R2d2TablesTest(run_directories.TestCase):
   def test_every_setting_departs_that_is_not_free(self):
     agent = r2d2_published.PAPER.agents[0]
     flags = binary_flags.of(_CONFIGS['R2D2'], _PROTOCOLS['R2D2'])
-    free = binary_flags.FREE | {'measure_delta_q', 'save_replay'}
+    free = binary_flags.FREE | {'measure_delta_q'}
     shown_otherwise = {'level_name', 'population_size', 'num_learners', 'num_actors'}
     run = lambda changed: runs_lib.Run('', flags | changed, runs_lib.Evaluation({}, 0, 0), 'r2d2')
     self.assertEmpty(departures.departures(run({}), agent))
