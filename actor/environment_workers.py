@@ -31,8 +31,8 @@ from scalable_agents.processes import python_path
 LONG_WORK_FACTOR = 20
 # Open files of the training process: a worker's memory, its socket and the pool's copy of that, its pipe, and until its
 # first answer a second view of its memory.
-FILES_PER_WORKER = 5
-SPARE_FILES = 256  # For everything else that is opened later.
+_FILES_PER_WORKER = 5
+_SPARE_FILES = 256  # For everything else that is opened later.
 _LEAVE_SECONDS = environment_worker.CLOSE_SECONDS + 1.
 _LAST_WORDS_SECONDS = 1.
 _DEATH_SECONDS = 10.  # Time for a process to end after its connection has ended.
@@ -354,10 +354,10 @@ class EnvironmentWorkers:
 def _allow_open_files(num_workers):
   """Raises this process's limit of open files to what the workers need, as far as it may."""
   used = len(os.listdir('/proc/self/fd'))
-  needed = used + FILES_PER_WORKER * num_workers
+  needed = used + _FILES_PER_WORKER * num_workers
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  if soft != resource.RLIM_INFINITY and soft < needed + SPARE_FILES:
-    wanted = needed + SPARE_FILES if hard == resource.RLIM_INFINITY else min(needed + SPARE_FILES, hard)
+  if soft != resource.RLIM_INFINITY and soft < needed + _SPARE_FILES:
+    wanted = needed + _SPARE_FILES if hard == resource.RLIM_INFINITY else min(needed + _SPARE_FILES, hard)
     if wanted < needed:
       raise WorkerError(f'{num_workers} environment workers need {needed} open files, and this process may have {hard} '
                         '(ulimit -Hn): raise this limit, or choose a smaller --num_environment_workers')

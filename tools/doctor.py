@@ -371,8 +371,8 @@ def check_shared_memory(needed_bytes=64 << 20):
 def check_open_files(workers=64):
   """Checks the limit of open files.
 
-  Training raises the soft limit itself. For each environment worker, it has five file descriptors; see
-  environment_workers.FILES_PER_WORKER.
+  Training raises the soft limit itself. It has five file descriptors for each environment worker; see
+  actor/environment_workers.py.
   """
   needed = 256 + 5 * workers
   _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
