@@ -195,8 +195,7 @@ def loss_of_output(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutpu
 
 def actor_critic_loss(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput, v_tm1: tf.Tensor,
                       log_pi_tm1: tf.Tensor, targets: vtrace.VTraceReturns, config: configs.ActorCriticConfig,
-                      weights: tf.Tensor | None = None, entropy_weights: tf.Tensor | None = None,
-                      trusted: tf.Tensor | None = None) -> learner_step.Loss:
+                      weights: Any = None, entropy_weights: Any = None, trusted: Any = None) -> learner_step.Loss:
   """The terms of the loss, summed over time and batch, for given targets. Section 4.2.
 
   Args:
@@ -213,7 +212,8 @@ def actor_critic_loss(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOu
     learner_step.Loss. Its terms are without their weights.
   """
   steps = unroll_lib.steps(unroll)
-  weights = tf.cast(steps.real_t, tf.float32) if weights is None else weights
+  if weights is None:
+    weights = tf.cast(steps.real_t, tf.float32)
   policy_gradient_loss = losses.policy_gradient_loss(log_pi_tm1, targets.pg_advantages, weights)
   baseline_loss = losses.baseline_loss(targets.vs, v_tm1, weights)
   # The policy is made a second time. If log_pi_tm1 and the entropy shared one, TensorFlow would add their gradients in
