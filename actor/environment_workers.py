@@ -361,7 +361,7 @@ def _allow_open_files(num_workers):
     if wanted < needed:
       raise WorkerError(f'{num_workers} environment workers need {needed} open files, and this process may have {hard} '
                         '(ulimit -Hn): raise this limit, or choose a smaller --num_environment_workers')
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, soft), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _start_watchdog(mark):

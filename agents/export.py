@@ -141,9 +141,9 @@ def _evaluation(policy, logdir):
 
 def _validate(config):
   settings.check(config)
-  for name in ('logdir', 'output'):
+  for name, wanted in {'logdir': 'a folder', 'output': 'a folder or a file that ends in .npz'}.items():
     if not getattr(config, name):
-      raise ValueError(f'--{name}=: want a folder' + (' or a file that ends in .npz' if name == 'output' else ''))
+      raise ValueError(f'--{name}=: want {wanted}')
 
 
 def main():

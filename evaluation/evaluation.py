@@ -125,12 +125,9 @@ def evaluate(job: definition.Job, directory: run_directory.Run, screen: TextIO) 
 @contextlib.contextmanager
 def explaining(checkpoint_path):
   """Raises errors of environments and of the policy as errors that the user can correct."""
-  try:
+  with errors.of_user(environment_workers.WorkerError), errors.of_user(
+      inference.PolicyError, prefix=f'{checkpoint_path}: '):
     yield
-  except environment_workers.WorkerError as error:
-    raise errors.UserError(str(error)) from error
-  except inference.PolicyError as error:
-    raise errors.UserError(f'{checkpoint_path}: {error}') from error
 
 
 def load(directory: run_directory.Run) -> checkpoint.Loaded:

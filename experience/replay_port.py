@@ -203,7 +203,7 @@ class ReplayPort:
       needed, capacity = episode_replay.memory_bytes(row_spec(contract), 1), int(contract['replay_capacity'])
       replay = make_replay(contract, REPLAY)
     except (LookupError, TypeError, ValueError, OverflowError, tf.errors.OpError) as error:
-      reason = ' '.join(messages.plain_message(getattr(error, 'message', str(error))).split())
+      reason = messages.one_line(getattr(error, 'message', str(error)))
       raise ValueError(f'its contract describes no replay: {type(error).__name__}: {reason}') from error
     memory.check_replay(needed * capacity, capacity, 'agent steps')
     self._contract = contract

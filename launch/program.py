@@ -84,7 +84,7 @@ def main(preset: preset_lib.Preset, agent: definition.Definition):
     sizes = [f'--{name}' for name in ('replay_capacity', 'batch_size', 'unroll_length', 'queue_size')
              if hasattr(job.config, name)]
     # TensorFlow's message of an error in a function has the function's Python lines.
-    said = ' '.join((messages.op_message(error.message) or messages.plain_message(error.message)).split())
+    said = messages.one_line(messages.op_message(error.message) or error.message)
     raise errors.UserError(f'memory is used up ({said}): choose a smaller {", ".join(sizes)} or '
                            '--num_environments') from error
 

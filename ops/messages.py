@@ -8,6 +8,11 @@ def plain_message(message: str) -> str:
   return re.sub(r'\{\{function_node [^}]*\}\} ?|(\s*\[\[.*\]\])?\s*\[Op:[^]]*\]( name: .*)?$', '', message)
 
 
+def one_line(message: str) -> str:
+  """Returns `plain_message` on one line."""
+  return ' '.join(plain_message(message).split())
+
+
 def op_message(message: str) -> str:
   """Returns what an op said, from the message of a session's error; '' if no op is named. It comes before the node."""
   said = re.search(r'^(.*)\n\s*\[\[\{\{node ', message, re.MULTILINE)

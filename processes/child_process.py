@@ -83,7 +83,7 @@ class Children:
       child.send_signal(signal.SIGKILL, wait=True)
     reasons = {child: child.reap() for child in present}
     return [f'{child.name} ended {reason}' for child, reason in reasons.items()
-            if child.code not in (0, -number, 128 + number)]
+            if child.code and not child.ended_by(number)]
 
   def close(self):
     """Releases resources. Must be called when all children have ended."""
@@ -168,6 +168,10 @@ class Child:
     if self.code is not None and self.code < 0:
       return f'by {signal.Signals(-self.code).name}'
     return f'with exit code {self.code} ({self.last_error})' if self.last_error else f'with exit code {self.code}'
+
+  def ended_by(self, number: int) -> bool:
+    """Returns whether a signal has ended the last process, by its default action or as a shell reports it."""
+    return self.code in (-number, 128 + number)
 
   def why_not_again(self) -> str:
     """Returns a message if the process has ended early too often to be started again, else ''."""

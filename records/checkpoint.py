@@ -377,4 +377,4 @@ def _wait_for(trainer: str) -> str:
 def _one_line(error: Exception) -> str:
   """Says on one line why something has failed."""
   text = getattr(error, 'strerror', None) or getattr(error, 'message', None) or str(error)
-  return ' '.join(messages.plain_message(text).split())[:300] or type(error).__name__
+  return messages.one_line(text)[:300] or type(error).__name__

@@ -96,9 +96,9 @@ class Cluster:
     finally:
       self._end()
       self._children.close()
-    told = (-signal.SIGINT, 128 + signal.SIGINT)  # The exit code after SIGINT while a learner was starting.
+    # SIGINT ends a learner that is starting.
     failed = [f'{learner.name} ended {learner.reason()}' for learner in self._learners
-              if learner.code is not None and learner.code not in (0, *(told if self._signals.count else ()))]
+              if learner.code and not (self._signals.count and learner.ended_by(signal.SIGINT))]
     if failed:
       raise errors.UserError('; '.join(failed))
     if self._signals.count:

@@ -156,6 +156,19 @@ def on_common_frames(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarr
   return frames, np.array([np.interp(frames, *curve.T) for curve in curves])
 
 
+def means_on_common_frames(groups: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+  """Interpolates the curves of several groups where all of them have values, and returns the mean of each group.
+
+  Args:
+    groups: the curves of each group, not empty; see `on_common_frames`.
+  Returns:
+    frames [P] and means [groups, P].
+  """
+  frames, values = on_common_frames([curve for of_group in groups for curve in of_group])
+  ends = np.cumsum([len(of_group) for of_group in groups])
+  return frames, np.array([of_group.mean(axis=0) for of_group in np.split(values, ends[:-1])])
+
+
 def draw_lines(axes: Any, rows: Rows, metric: str, styles: Mapping[str, dict[str, str]]):
   """Draws a line for each group that has this metric.
 

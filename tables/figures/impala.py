@@ -243,9 +243,8 @@ def _mean_curve(samples: Sequence[sweep.Sample]) -> tuple[np.ndarray, np.ndarray
   A sample's curve is the mean over its seeds. The result is the mean over the samples, from the latest curve's
   start to the shortest curve's end.
   """
-  frames, values = curves.on_common_frames([np.array(curve) for sample in samples for curve in sample.curves])
-  of_samples = np.split(values, np.cumsum([len(sample.curves) for sample in samples])[:-1])
-  return frames, np.mean([of_sample.mean(axis=0) for of_sample in of_samples], axis=0)
+  frames, means = curves.means_on_common_frames([[np.array(curve) for curve in sample.curves] for sample in samples])
+  return frames, means.mean(axis=0)
 
 
 def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -33,9 +33,7 @@ def of_experts(suite: suite_lib.Suite, rows: Sequence[Sequence[Mapping]]) -> dic
     of_levels = {level: of_level for level in suite.levels if (of_level := curves.of_level(rows, level, against))}
     if len(of_levels) < 2:
       return {}
-    at, values = curves.on_common_frames([curve for of_level in of_levels.values() for curve in of_level])
-    ends = np.cumsum([len(of_level) for of_level in of_levels.values()])
-    means = [of_level.mean(axis=0) for of_level in np.split(values, ends[:-1])]
+    at, means = curves.means_on_common_frames(list(of_levels.values()))
     summaries = [scores.summarise(dict(zip(of_levels, column, strict=True))) for column in np.transpose(means)]
     if summaries:
       found[against] = [np.stack([at, [getattr(summary, suite.summary) for summary in summaries]], axis=1)]
