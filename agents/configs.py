@@ -34,8 +34,9 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
 
   # The network.
   torso: str = setting(
-      'deep', 'Convolutional network for pixels: shallow or deep (figure 3), or deep_4x, with four times the channels '
-      '(Schmitt et al. 2020, section 5.1).', choices=('shallow', 'deep', 'deep_4x'))
+      'deep', 'Convolutional network for pixels: shallow or deep (figure 3); dqn, with three convolutions (Mnih et al. '
+      "2015), which is the other reading of section 5.3.2's shallow network; or deep_4x, deep with four times the "
+      'channels (Schmitt et al. 2020, section 5.1).', choices=('shallow', 'dqn', 'deep', 'deep_4x'))
   torso_precision: str = setting(
       'float32', 'Data type in which the torso for pixels computes: float32, bfloat16, or auto, the faster one of '
       'the two on the device that computes. bfloat16 is up to 1.8 times as fast on processors that support it. '

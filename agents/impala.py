@@ -28,6 +28,7 @@ from scalable_agents.learner import pixel_control
 from scalable_agents.learner import policies
 from scalable_agents.learner import vtrace
 from scalable_agents.networks import networks
+from scalable_agents.networks import torsos
 from scalable_agents.training import definition
 
 
@@ -72,15 +73,17 @@ class Agent(snt.Module):
     self._num_actions = spec.num_actions
     if 'pixels' in spec.observation:
       self._observed = 'pixels'
-      self._torso = networks.TORSOS[config.torso](
+      self._torso = torsos.TORSOS[config.torso](
           seeds, networks.compute_type(config.torso_precision), config.centre_pixels)
     elif 'vector' in spec.observation:
       self._observed = 'vector'
-      self._torso = networks.VectorTorso(seeds)
+      self._torso = torsos.VectorTorso(seeds)
     else:
       raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(spec.observation)}")
     self._language = networks.LanguageEncoder(seeds) if 'instruction' in spec.observation else None
-    self.num_features = 256 + (networks.LANGUAGE_SIZE if self._language else 0)
+    # The first call of a layer creates its variables.
+    example = acting.example_input(spec.observation)
+    self.num_features = self._features(self.prepare(example.observation)).shape[-1]
     self._core = None
     if config.use_lstm:
       self._core = networks.LSTMCore(self.num_features + 1 + spec.num_actions, 256, seeds,
@@ -93,8 +96,7 @@ class Agent(snt.Module):
       self._pixel_control = networks.PixelControlHead(
           pixel_control.num_cells(*spec.observation['pixels'].shape[:2]), spec.num_actions, seeds)
     self._num_frames = spec.frame_stacks.get('pixels', 1)
-    # The first call of a layer creates its variables.
-    self.step(acting.example_input(spec.observation), self.initial_state(1), tf.zeros([2], tf.int32))
+    self.step(example, self.initial_state(1), tf.zeros([2], tf.int32))
     for head in self._learner_heads:
       head(tf.zeros([1, self.num_features]))
 

@@ -12,6 +12,7 @@ from scalable_agents.experience import unroll_replay
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import q_learning
 from scalable_agents.networks import networks
+from scalable_agents.networks import torsos
 from scalable_agents.records import runtime_config
 from scalable_agents.records.settings import setting
 from scalable_agents.training import definition
@@ -31,8 +32,8 @@ class Agent(snt.Module):
 
   def __init__(self, spec, config):
     super().__init__()
-    self.observed, torso = ('pixels', networks.ShallowTorso) if 'pixels' in spec.observation else (
-        'vector', networks.VectorTorso)
+    self.observed, torso = ('pixels', torsos.ShallowTorso) if 'pixels' in spec.observation else (
+        'vector', torsos.VectorTorso)
     self.online, self.target = (
         snt.Sequential([torso(seeds), networks.Linear(spec.num_actions, seeds, 'values')])
         for seeds in (networks.Seeds(config.seed), networks.Seeds(config.seed)))

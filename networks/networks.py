@@ -1,14 +1,11 @@
-"""The networks' modules: torsos, the LSTM core, the language encoder and fully connected layers.
+"""The networks' modules: convolutions, fully connected layers, the LSTM core and the language encoder.
 
 Espeholt et al. 2018 (IMPALA), figure 3 and section 5.3.2. The initial values are those of the released code. Weights
 have a normal distribution with standard deviation 1/sqrt(fan-in), truncated at two standard deviations. Biases are
 zero. The LSTM's kernel has a Glorot uniform distribution over the whole matrix.
-
-To add a torso, write a module like ShallowTorso and add it to TORSOS.
 """
 
 from collections.abc import Sequence
-import functools
 import math
 from typing import NamedTuple
 
@@ -143,117 +140,6 @@ def compute_type(precision: str) -> tf.DType:
   'auto' is the faster one on the device on which variables are made now.
   """
   return tf.as_dtype(devices.fastest_precision(tf.zeros([]).device) if precision == 'auto' else precision)
-
-
-def cast_pixels(pixels, dtype, centred):
-  """Casts pixels uint8 [N, H, W, C] to `dtype`. If `centred`, subtracts the mean of each observation's pixels."""
-  pixels = tf.cast(pixels, dtype)
-  # Differs from the paper if `centred`: see ImpalaConfig.centre_pixels.
-  return pixels - tf.reduce_mean(pixels, axis=[1, 2, 3], keepdims=True) if centred else pixels
-
-
-class ShallowTorso(snt.Module):
-  """Figure 3, left: 16 channels 8x8/4, 32 channels 4x4/2, fully connected 256, with a ReLU after each layer."""
-
-  def __init__(self, seeds: Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
-               name: str = 'shallow_torso'):
-    """Makes the layers.
-
-    Args:
-      seeds: seeds of the initial values.
-      dtype: type to compute in, float32 or bfloat16.
-      centre_pixels: whether to subtract the mean of each observation's pixels.
-      name: name of the module.
-    """
-    super().__init__(name)
-    self._dtype = dtype
-    self._centre_pixels = centre_pixels
-    self._conv1 = Convolution(16, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0)
-    self._conv2 = Convolution(32, 4, 2, 'VALID', seeds, 'conv2')
-    self._linear = Linear(256, seeds, 'linear')
-
-  def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
-    """Computes features.
-
-    Args:
-      pixels: uint8 [N, H, W, C].
-    Returns:
-      float32 [N, 256].
-    Raises:
-      ValueError: H or W is less than 20.
-    """
-    height, width = pixels.shape[1:3]
-    if min(height, width) < 20:
-      raise ValueError(f'--torso=shallow: want images of at least 20x20 pixels, got {height}x{width}; --torso=deep '
-                       'accepts any size')
-    features = tf.nn.relu(self._conv1(cast_pixels(pixels, self._dtype, self._centre_pixels)))
-    features = tf.nn.relu(self._conv2(features))
-    return tf.cast(tf.nn.relu(self._linear(snt.flatten(features))), tf.float32)
-
-
-class _ResidualBlock(snt.Module):
-  """ReLU, convolution 3x3, ReLU, convolution 3x3; the input is added to the result."""
-
-  def __init__(self, channels, seeds, name):
-    super().__init__(name)
-    self._conv1 = Convolution(channels, 3, 1, 'SAME', seeds, 'conv1')
-    self._conv2 = Convolution(channels, 3, 1, 'SAME', seeds, 'conv2')
-
-  def __call__(self, features):
-    return features + self._conv2(tf.nn.relu(self._conv1(tf.nn.relu(features))))
-
-
-class _ResidualSection(snt.Module):
-  """Convolution 3x3, max-pooling 3x3/2, two residual blocks."""
-
-  def __init__(self, channels, seeds, name, input_scale=1.0):
-    super().__init__(name)
-    self._conv = Convolution(channels, 3, 1, 'SAME', seeds, 'conv', input_scale)
-    self._blocks = [_ResidualBlock(channels, seeds, f'block{i}') for i in range(2)]
-
-  def __call__(self, features):
-    features = tf.nn.max_pool2d(self._conv(features), 3, 2, 'SAME')
-    for block in self._blocks:
-      features = block(features)
-    return features
-
-
-class DeepTorso(snt.Module):
-  """Figure 3, right: three residual sections, ReLU, fully connected 256, ReLU."""
-
-  def __init__(self, seeds: Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
-               name: str = 'deep_torso', channels: tuple[int, ...] = (16, 32, 32)):
-    """Makes the layers. `channels` are those of the sections. The other arguments are those of ShallowTorso."""
-    super().__init__(name)
-    self._dtype = dtype
-    self._centre_pixels = centre_pixels
-    self._sections = [_ResidualSection(number, seeds, f'section{i}', input_scale=1.0 if i else 1.0 / 255.0)
-                      for i, number in enumerate(channels)]
-    self._linear = Linear(256, seeds, 'linear')
-
-  def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
-    """Maps pixels uint8 [N, H, W, C] to features float32 [N, 256]."""
-    features = cast_pixels(pixels, self._dtype, self._centre_pixels)
-    for section in self._sections:
-      features = section(features)
-    return tf.cast(tf.nn.relu(self._linear(tf.nn.relu(snt.flatten(features)))), tf.float32)
-
-
-class VectorTorso(snt.Module):
-  """Two fully connected layers of 256 units with ReLU, for vector observations."""
-
-  def __init__(self, seeds: Seeds, name: str = 'vector_torso'):
-    super().__init__(name)
-    self._linear1 = Linear(256, seeds, 'linear1')
-    self._linear2 = Linear(256, seeds, 'linear2')
-
-  def __call__(self, vector: tf.Tensor) -> tf.Tensor:
-    """Maps vectors float32 [N, D] to features float32 [N, 256]."""
-    return tf.nn.relu(self._linear2(tf.nn.relu(self._linear1(vector))))
-
-
-TORSOS = {'shallow': ShallowTorso, 'deep': DeepTorso,  # The values of --torso. deep_4x: LASER, section 5.1.
-          'deep_4x': functools.partial(DeepTorso, channels=(64, 128, 128))}
 
 
 class PixelControlHead(snt.Module):

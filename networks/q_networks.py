@@ -11,45 +11,12 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.networks import networks
+from scalable_agents.networks import torsos
 
 _HIDDEN = 512
 
 
-class DqnTorso(snt.Module):
-  """DQN's convolutions: 32 channels 8x8/4, 64 channels 4x4/2, 64 channels 3x3/1, with a ReLU after each layer.
-
-  Mnih et al. 2015; Kapturowski et al. 2019, appendix, "Hyper-parameters".
-  """
-
-  def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
-               name: str = 'dqn_torso'):
-    """Makes the layers. The arguments are those of networks.ShallowTorso."""
-    super().__init__(name)
-    self._dtype = dtype
-    self._centre_pixels = centre_pixels
-    self._convolutions = [
-        networks.Convolution(32, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0),
-        networks.Convolution(64, 4, 2, 'VALID', seeds, 'conv2'),
-        networks.Convolution(64, 3, 1, 'VALID', seeds, 'conv3'),
-    ]
-
-  def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
-    """Maps pixels uint8 [N, H, W, C] to features float32 [N, D]; D is 3,136 for 84x84 pixels.
-
-    Raises:
-      ValueError: H or W is less than 36.
-    """
-    height, width = pixels.shape[1:3]
-    if min(height, width) < 36:
-      raise ValueError(f'--torso=dqn: want images of at least 36x36 pixels, got {height}x{width}; --torso=deep accepts '
-                       'any size')
-    features = networks.cast_pixels(pixels, self._dtype, self._centre_pixels)
-    for convolution in self._convolutions:
-      features = tf.nn.relu(convolution(features))
-    return tf.cast(snt.flatten(features), tf.float32)
-
-
-TORSOS = {'dqn': DqnTorso, **networks.TORSOS}  # The values of --torso.
+TORSOS = torsos.TORSOS | {'dqn': torsos.DqnTorso}  # The values of --torso. The LSTM follows the convolutions.
 
 
 class DuelingHead(snt.Module):
@@ -88,7 +55,7 @@ class QNetwork(snt.Module):
       num_actions: A.
       seed: determines the initial values.
       torso: a key of TORSOS, for pixels.
-      torso_precision, centre_pixels: see DqnTorso.
+      torso_precision, centre_pixels: see torsos.ShallowTorso.
       dense_before_lstm: whether a fully connected layer of 512 units with ReLU follows the torso.
       use_lstm: whether there is an LSTM.
       lstm_precision: data type of its matrix products; see networks.compute_type.
@@ -104,7 +71,7 @@ class QNetwork(snt.Module):
       self._torso = TORSOS[torso](seeds, networks.compute_type(torso_precision), centre_pixels)
     elif 'vector' in observation:
       self._observed = 'vector'
-      self._torso = networks.VectorTorso(seeds)
+      self._torso = torsos.VectorTorso(seeds)
     else:
       raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(observation)}")
     self._dense = networks.Linear(_HIDDEN, seeds, 'dense') if dense_before_lstm else None

@@ -11,15 +11,15 @@ from scalable_agents.learner import off_policy
 from scalable_agents.learner import popart
 from scalable_agents.learner import trust_region
 from scalable_agents.learner import vtrace
-from scalable_agents.networks import networks
 from scalable_agents.networks import q_networks
+from scalable_agents.networks import torsos
 from scalable_agents.records import runtime_config
 
 
 class ConfigsTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      (configs.ImpalaConfig, 'torso', networks.TORSOS),
+      (configs.ImpalaConfig, 'torso', torsos.TORSOS),
       (configs.ImpalaConfig, 'reward_transform', losses.REWARD_TRANSFORMS),
       (configs.ImpalaConfig, 'off_policy_correction', off_policy.CORRECTIONS),
       (configs.ImpalaConfig, 'action_values', vtrace.ACTION_VALUES),

@@ -75,7 +75,7 @@ class ImpalaConfigTest(parameterized.TestCase):
       ('rmsprop_momentum', -0.1, 'a number of at least 0 and less than 1'),
       ('adam_beta1', 1.0, 'a number of at least 0 and less than 1'),
       ('adam_beta2', 2.0, 'a number of at least 0 and less than 1'),
-      ('torso', 'tall', 'one of shallow, deep, deep_4x'),
+      ('torso', 'tall', 'one of shallow, dqn, deep, deep_4x'),
       ('torso_precision', 'int8', 'one of float32, bfloat16, auto'),
       ('reward_transform', 'clip', 'one of abs_one, soft_asymmetric, optimistic_asymmetric, none'),
       ('off_policy_correction', 'retrace', 'one of vtrace, one_step, epsilon, none'),
@@ -96,6 +96,7 @@ class AgentTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('shallow', False, (84, 84, 4), 18, 681_027),
+      ('dqn', False, (84, 84, 4), 18, 1_693_875),
       ('deep', False, (84, 84, 4), 18, 1_094_115),
       # With an instruction, as on DMLab. The paper's figure 3 has 1.2 and 1.6 million.
       ('shallow', True, (72, 96, 3), 9, 1_230_426),

@@ -23,6 +23,7 @@ from scalable_agents.learner import learner_step
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import q_learning
 from scalable_agents.networks import networks
+from scalable_agents.networks import torsos
 from scalable_agents.records import runtime_config
 from scalable_agents.records.settings import setting
 from scalable_agents.training import definition
@@ -50,7 +51,7 @@ class QNetwork(snt.Module):
   def __init__(self, num_actions, seed, name):
     super().__init__(name)
     seeds = networks.Seeds(seed)
-    self._torso, self._head = networks.ShallowTorso(seeds), networks.Linear(num_actions, seeds, 'values')
+    self._torso, self._head = torsos.ShallowTorso(seeds), networks.Linear(num_actions, seeds, 'values')
 
   def __call__(self, pixels):
     return self._head(self._torso(pixels))

@@ -1,0 +1,172 @@
+"""The torsos: what turns an observation's pixels, or its vector, into features.
+
+Espeholt et al. 2018 (IMPALA), figure 3 and section 5.3.2. The layers and their initial values are those of networks.py.
+
+To add a torso, write a module like ShallowTorso and add it to TORSOS.
+"""
+
+import functools
+
+import sonnet as snt
+import tensorflow as tf
+
+from scalable_agents.networks import networks
+
+
+def _cast_pixels(pixels, dtype, centred):
+  """Casts pixels uint8 [N, H, W, C] to `dtype`. If `centred`, subtracts the mean of each observation's pixels."""
+  pixels = tf.cast(pixels, dtype)
+  # Differs from the paper if `centred`: see ImpalaConfig.centre_pixels.
+  return pixels - tf.reduce_mean(pixels, axis=[1, 2, 3], keepdims=True) if centred else pixels
+
+
+class ShallowTorso(snt.Module):
+  """Figure 3, left: 16 channels 8x8/4, 32 channels 4x4/2, fully connected 256, with a ReLU after each layer."""
+
+  def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
+               name: str = 'shallow_torso'):
+    """Makes the layers.
+
+    Args:
+      seeds: seeds of the initial values.
+      dtype: type to compute in, float32 or bfloat16.
+      centre_pixels: whether to subtract the mean of each observation's pixels.
+      name: name of the module.
+    """
+    super().__init__(name)
+    self._dtype = dtype
+    self._centre_pixels = centre_pixels
+    self._conv1 = networks.Convolution(16, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0)
+    self._conv2 = networks.Convolution(32, 4, 2, 'VALID', seeds, 'conv2')
+    self._linear = networks.Linear(256, seeds, 'linear')
+
+  def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
+    """Computes features.
+
+    Args:
+      pixels: uint8 [N, H, W, C].
+    Returns:
+      float32 [N, 256].
+    Raises:
+      ValueError: H or W is less than 20.
+    """
+    height, width = pixels.shape[1:3]
+    if min(height, width) < 20:
+      raise ValueError(f'--torso=shallow: want images of at least 20x20 pixels, got {height}x{width}; --torso=deep '
+                       'accepts any size')
+    features = tf.nn.relu(self._conv1(_cast_pixels(pixels, self._dtype, self._centre_pixels)))
+    features = tf.nn.relu(self._conv2(features))
+    return tf.cast(tf.nn.relu(self._linear(snt.flatten(features))), tf.float32)
+
+
+class DqnTorso(snt.Module):
+  """DQN's convolutions: 32 channels 8x8/4, 64 channels 4x4/2, 64 channels 3x3/1, with a ReLU after each layer.
+
+  Mnih et al. 2015; Kapturowski et al. 2019 (R2D2), appendix, "Hyper-parameters". With DQN's fully connected layer of 512
+  units, this is the other reading of IMPALA's shallow network on Atari, "which features three convolutional layers"
+  (section 5.3.2).
+  """
+
+  def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
+               name: str = 'dqn_torso', is_dense: bool = False):
+    """Makes the layers.
+
+    Args:
+      seeds, dtype, centre_pixels, name: see ShallowTorso.
+      is_dense: whether DQN's fully connected layer follows, with a ReLU.
+    """
+    super().__init__(name)
+    self._dtype = dtype
+    self._centre_pixels = centre_pixels
+    self._convolutions = [
+        networks.Convolution(32, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0),
+        networks.Convolution(64, 4, 2, 'VALID', seeds, 'conv2'),
+        networks.Convolution(64, 3, 1, 'VALID', seeds, 'conv3'),
+    ]
+    self._linear = networks.Linear(512, seeds, 'linear') if is_dense else None
+
+  def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
+    """Computes features.
+
+    Args:
+      pixels: uint8 [N, H, W, C].
+    Returns:
+      float32 [N, 512] with the fully connected layer; [N, D] without, where D is 3,136 for 84x84 pixels.
+    Raises:
+      ValueError: H or W is less than 36.
+    """
+    height, width = pixels.shape[1:3]
+    if min(height, width) < 36:
+      raise ValueError(f'--torso=dqn: want images of at least 36x36 pixels, got {height}x{width}; --torso=deep accepts '
+                       'any size')
+    features = _cast_pixels(pixels, self._dtype, self._centre_pixels)
+    for convolution in self._convolutions:
+      features = tf.nn.relu(convolution(features))
+    features = snt.flatten(features)
+    return tf.cast(tf.nn.relu(self._linear(features)) if self._linear else features, tf.float32)
+
+
+class _ResidualBlock(snt.Module):
+  """ReLU, convolution 3x3, ReLU, convolution 3x3; the input is added to the result."""
+
+  def __init__(self, channels, seeds, name):
+    super().__init__(name)
+    self._conv1 = networks.Convolution(channels, 3, 1, 'SAME', seeds, 'conv1')
+    self._conv2 = networks.Convolution(channels, 3, 1, 'SAME', seeds, 'conv2')
+
+  def __call__(self, features):
+    return features + self._conv2(tf.nn.relu(self._conv1(tf.nn.relu(features))))
+
+
+class _ResidualSection(snt.Module):
+  """Convolution 3x3, max-pooling 3x3/2, two residual blocks."""
+
+  def __init__(self, channels, seeds, name, input_scale=1.0):
+    super().__init__(name)
+    self._conv = networks.Convolution(channels, 3, 1, 'SAME', seeds, 'conv', input_scale)
+    self._blocks = [_ResidualBlock(channels, seeds, f'block{i}') for i in range(2)]
+
+  def __call__(self, features):
+    features = tf.nn.max_pool2d(self._conv(features), 3, 2, 'SAME')
+    for block in self._blocks:
+      features = block(features)
+    return features
+
+
+class DeepTorso(snt.Module):
+  """Figure 3, right: three residual sections, ReLU, fully connected 256, ReLU."""
+
+  def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
+               name: str = 'deep_torso', channels: tuple[int, ...] = (16, 32, 32)):
+    """Makes the layers. `channels` are those of the sections. The other arguments are those of ShallowTorso."""
+    super().__init__(name)
+    self._dtype = dtype
+    self._centre_pixels = centre_pixels
+    self._sections = [_ResidualSection(number, seeds, f'section{i}', input_scale=1.0 if i else 1.0 / 255.0)
+                      for i, number in enumerate(channels)]
+    self._linear = networks.Linear(256, seeds, 'linear')
+
+  def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
+    """Maps pixels uint8 [N, H, W, C] to features float32 [N, 256]."""
+    features = _cast_pixels(pixels, self._dtype, self._centre_pixels)
+    for section in self._sections:
+      features = section(features)
+    return tf.cast(tf.nn.relu(self._linear(tf.nn.relu(snt.flatten(features)))), tf.float32)
+
+
+class VectorTorso(snt.Module):
+  """Two fully connected layers of 256 units with ReLU, for vector observations."""
+
+  def __init__(self, seeds: networks.Seeds, name: str = 'vector_torso'):
+    super().__init__(name)
+    self._linear1 = networks.Linear(256, seeds, 'linear1')
+    self._linear2 = networks.Linear(256, seeds, 'linear2')
+
+  def __call__(self, vector: tf.Tensor) -> tf.Tensor:
+    """Maps vectors float32 [N, D] to features float32 [N, 256]."""
+    return tf.nn.relu(self._linear2(tf.nn.relu(self._linear1(vector))))
+
+
+TORSOS = {  # The values of --torso.
+    'shallow': ShallowTorso, 'dqn': functools.partial(DqnTorso, is_dense=True), 'deep': DeepTorso,
+    'deep_4x': functools.partial(DeepTorso, channels=(64, 128, 128))}  # LASER, section 5.1.
