@@ -54,9 +54,12 @@ class ShallowTorso(snt.Module):
     if min(height, width) < 20:
       raise ValueError(f'--torso=shallow: want images of at least 20x20 pixels, got {height}x{width}; --torso=deep '
                        'accepts any size')
-    features = tf.nn.relu(self._conv1(_cast_pixels(pixels, self._dtype, self._centre_pixels)))
-    features = tf.nn.relu(self._conv2(features))
+    features = tf.nn.relu(self._conv2(self.first_layer(pixels)))
     return tf.cast(tf.nn.relu(self._linear(snt.flatten(features))), tf.float32)
+
+  def first_layer(self, pixels: tf.Tensor) -> tf.Tensor:
+    """Returns the features after the first ReLU, [N, H', W', 16]."""
+    return tf.nn.relu(self._conv1(_cast_pixels(pixels, self._dtype, self._centre_pixels)))
 
 
 class DqnTorso(snt.Module):
@@ -99,11 +102,15 @@ class DqnTorso(snt.Module):
     if min(height, width) < 36:
       raise ValueError(f'--torso=dqn: want images of at least 36x36 pixels, got {height}x{width}; --torso=deep accepts '
                        'any size')
-    features = _cast_pixels(pixels, self._dtype, self._centre_pixels)
-    for convolution in self._convolutions:
+    features = self.first_layer(pixels)
+    for convolution in self._convolutions[1:]:
       features = tf.nn.relu(convolution(features))
     features = snt.flatten(features)
     return tf.cast(tf.nn.relu(self._linear(features)) if self._linear else features, tf.float32)
+
+  def first_layer(self, pixels: tf.Tensor) -> tf.Tensor:
+    """Returns the features after the first ReLU, [N, H', W', 32]."""
+    return tf.nn.relu(self._convolutions[0](_cast_pixels(pixels, self._dtype, self._centre_pixels)))
 
 
 class _ResidualBlock(snt.Module):

@@ -1,0 +1,53 @@
+"""Tests of tools/filters.py with the real emulator."""
+
+import contextlib
+import io
+import os
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from scalable_agents.agents import configs
+from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
+from scalable_agents.tests.training import training
+from scalable_agents.tools import filters
+
+
+class FiltersTest(parameterized.TestCase):
+
+  def _main(self, torso, level='boxing', biases=()):
+    """Runs the program with an untrained agent, whose first convolution has these biases. Returns what it prints."""
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    learner, checkpointer = training.make_run(logdir, configs.ImpalaConfig(level_name=level, torso=torso, seed=5))
+    for variable in learner.agent.acting_variables:
+      if variable.name.endswith('_torso/conv1/b:0'):
+        variable.assign(biases)
+    learner.environment_frames.assign(1_234)
+    checkpointer.save()
+    config = filters.FiltersConfig(logdir=logdir, steps=20)
+    with mock.patch.object(run_flags, 'config_from_flags', return_value=config), contextlib.redirect_stdout(
+        io.StringIO()) as output:
+      filters.main()
+    return output.getvalue()
+
+  @parameterized.parameters(('shallow', 16), ('dqn', 32))
+  def test_finds_the_filters_that_are_on(self, torso, channels):
+    """A bias of ±100 is larger than what a filter makes of pixels in [0, 1]."""
+    shown = self._main(torso, biases=np.where(np.arange(channels) % 4 == 1, 100., -100.))
+    off = 3 * channels // 4
+    self.assertEqual(
+        shown, 'boxing, after 1,234 frames: filters of the first convolution, and in how many places they are on\n'
+        f'{" ".join(["0.0%"] * off + ["100.0%"] * (channels - off))}\n'
+        f'{channels - off} of {channels} are on in more than 10 %, {off} in less than 1 %\n')
+
+  @parameterized.parameters(('deep', 'boxing'), ('shallow', 'recall'))
+  def test_wants_a_torso_with_such_a_layer(self, torso, level):
+    with self.assertRaisesRegex(errors.UserError, '^--logdir: want a run with pixels and --torso=shallow or dqn'):
+      self._main(torso, level)
+
+
+if __name__ == '__main__':
+  absltest.main()

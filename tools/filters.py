@@ -1,0 +1,81 @@
+"""Shows how much of its first convolution a trained agent uses.
+
+  scalable-agents filters --logdir=runs/boxing
+
+The agent plays its first level, and the program prints in which share of all places each filter of the first
+convolution is on, that is, has an output above 0 before its ReLU. A filter that is off in all places gets no gradient,
+so it stays off. docs/results.md#filters-that-switch-off has an example. Only the torsos `shallow` and `dqn` have a ReLU
+right after their first convolution.
+"""
+
+from scalable_agents.processes import quiet
+
+if __name__ == '__main__':
+  quiet.start()  # Before TensorFlow is imported.
+
+import dataclasses
+
+import numpy as np
+
+from scalable_agents.agents import python_api
+from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+
+_EVERY = 8  # Agent steps between two observations that are looked at, because neighbours are nearly the same.
+
+
+@dataclasses.dataclass(frozen=True)
+class FiltersConfig:
+  """The flags."""
+
+  logdir: str = setting('', 'The run directory whose newest checkpoint plays.')
+  agent: str = setting('', 'The module:NAME of the agent, if it is one of your own.')
+  steps: int = setting(1_200, 'Agent steps to play.', at_least=1, at_most=1_000_000)
+  seed: int = setting(0, 'Seed of the environment and of the actions.', at_least=0, at_most=settings.MAX_SEED)
+
+
+def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
+  """Plays, and returns in which share of all places each filter of the first convolution is on: [C], ascending.
+
+  Raises:
+    errors.UserError: the torso has no ReLU after its first convolution.
+  """
+  torsos = [module for module in policy.agent.submodules if hasattr(module, 'first_layer')]
+  if not torsos:
+    raise errors.UserError('--logdir: want a run with pixels and --torso=shallow or dqn, whose first convolution has a '
+                           'ReLU')
+  environment = policy.make_environment(seed=seed)
+  try:
+    are_on, state, timestep = [], None, environment.reset()
+    for step in range(steps):
+      if step % _EVERY == 0:
+        # R2D2's agent has a second torso, of its target network.
+        features = torsos[0].first_layer(timestep.observation['pixels'][np.newaxis])
+        are_on.append(np.mean(features.numpy() > 0, axis=(0, 1, 2)))
+      action, state = policy.step(
+          {name: timestep.observation[name] for name in policy.spec.observation}, state, timestep.reward or 0.,
+          timestep.first())
+      timestep = environment.reset() if timestep.last() else environment.step(action)
+  finally:
+    environment.close()
+  return np.sort(np.mean(are_on, axis=0))
+
+
+def main():
+  """Reads the flags, plays, and prints the shares."""
+  config = run_flags.config_from_flags(FiltersConfig, settings.check)
+  if not config.logdir:
+    raise errors.UserError('--logdir: want the directory of a run')
+  policy = python_api.load(config.logdir, seed=config.seed, agent=config.agent)
+  found = shares(policy, config.steps, config.seed)
+  print(f'{policy.levels[0]}, after {policy.environment_frames:,} frames: filters of the first convolution, and in '
+        'how many places they are on')
+  print(' '.join(f'{share:.1%}' for share in found))
+  print(f'{np.sum(found > 0.1)} of {len(found)} are on in more than 10 %, {np.sum(found < 0.01)} in less than 1 %')
+
+
+if __name__ == '__main__':
+  run_flags.define(FiltersConfig())
+  run_flags.run_main(main)
