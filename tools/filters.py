@@ -18,11 +18,13 @@ import dataclasses
 import numpy as np
 
 from scalable_agents.agents import python_api
+from scalable_agents.networks import torsos
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
+_TORSOS = (torsos.ShallowTorso, torsos.DqnTorso)
 _EVERY = 8  # Agent steps between two observations that are looked at, because neighbours are nearly the same.
 
 
@@ -42,8 +44,9 @@ def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
   Raises:
     errors.UserError: the torso has no ReLU after its first convolution.
   """
-  torsos = [module for module in policy.agent.submodules if hasattr(module, 'first_layer')]
-  if not torsos:
+  # R2D2's agent has a second torso, that of its target network.
+  torso = next((module for module in policy.agent.submodules if isinstance(module, _TORSOS)), None)
+  if torso is None:
     raise errors.UserError('--logdir: want a run with pixels and --torso=shallow or dqn, whose first convolution has a '
                            'ReLU')
   environment = policy.make_environment(seed=seed)
@@ -51,8 +54,7 @@ def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
     are_on, state, timestep = [], None, environment.reset()
     for step in range(steps):
       if step % _EVERY == 0:
-        # R2D2's agent has a second torso, of its target network.
-        features = torsos[0].first_layer(timestep.observation['pixels'][np.newaxis])
+        features = torso.first_layer(timestep.observation['pixels'][np.newaxis])
         are_on.append(np.mean(features.numpy() > 0, axis=(0, 1, 2)))
       action, state = policy.step(
           {name: timestep.observation[name] for name in policy.spec.observation}, state, timestep.reward or 0.,
