@@ -65,8 +65,8 @@ class ShallowTorso(snt.Module):
 class DqnTorso(snt.Module):
   """DQN's convolutions: 32 channels 8x8/4, 64 channels 4x4/2, 64 channels 3x3/1, with a ReLU after each layer.
 
-  Mnih et al. 2015; Kapturowski et al. 2019 (R2D2), appendix, "Hyper-parameters". With DQN's fully connected layer of 512
-  units, this is the other reading of IMPALA's shallow network on Atari, "which features three convolutional layers"
+  Mnih et al. 2015; Kapturowski et al. 2019 (R2D2), appendix, "Hyper-parameters". With DQN's fully connected layer of
+  512 units, this is the other reading of IMPALA's shallow network on Atari, "which features three convolutional layers"
   (section 5.3.2).
   """
 

@@ -14,8 +14,10 @@ if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
 import dataclasses
+from typing import cast
 
 import numpy as np
+import tensorflow as tf
 
 from scalable_agents.agents import python_api
 from scalable_agents.networks import torsos
@@ -44,8 +46,9 @@ def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
   Raises:
     errors.UserError: the torso has no ReLU after its first convolution.
   """
-  # R2D2's agent has a second torso, that of its target network.
-  torso = next((module for module in policy.agent.submodules if isinstance(module, _TORSOS)), None)
+  # R2D2's agent has two, of its online network and of its target network; the target's is a little older.
+  modules = cast(tf.Module, policy.agent).submodules
+  torso = next((module for module in modules if isinstance(module, _TORSOS)), None)
   if torso is None:
     raise errors.UserError('--logdir: want a run with pixels and --torso=shallow or dqn, whose first convolution has a '
                            'ReLU')
