@@ -126,7 +126,7 @@ class SweepTest(absltest.TestCase):
     self.enterContext(mock.patch.dict(os.environ, {forgetful_replay.FORGOTTEN_SECONDS: '6'}))
     file = self.create_tempfile().full_path
     for folder, flag, wanted in (
-        (self.folder, '--torso=shalow', 'agent_0[01]: --torso=shalow: want one of shallow, deep, deep_4x'),
+        (self.folder, '--torso=shalow', 'agent_0[01]: --torso=shalow: want one of shallow, dqn, deep, deep_4x'),
         (file, '--torso=shallow', rf'\w+: {file}/\w+: Not a directory: correct this or choose another --logdir'),
         ('/proc/x', '--torso=shallow', r'\w+: /proc/x: No such file or directory: .*'),
         ('x' * 256, '--torso=shallow', '.* the path is too long: .*')):

@@ -1,4 +1,4 @@
-"""Tests of tools/filters.py with the real emulator."""
+"""Tests of agents/filters.py with the real emulator."""
 
 import contextlib
 import io
@@ -10,10 +10,10 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.agents import configs
+from scalable_agents.agents import filters
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.tests.training import training
-from scalable_agents.tools import filters
 
 
 class FiltersTest(parameterized.TestCase):
