@@ -44,8 +44,9 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       choices=_PRECISIONS)
   centre_pixels: bool = setting(
       False, 'Subtract from each observation the mean of its pixels before the torso. Pixels are never negative, so '
-      'without this a gradient moves all weights of a filter in the same direction, and noise can switch whole filters '
-      'off for ever. LeCun et al. 1998, "Efficient BackProp", section 4.3. Ours.')
+      'without this many filters are off from the start where pictures are bright. A gradient then moves all weights '
+      'of a filter in the same direction, and noise can switch off further ones for ever. LeCun et al. 1998, '
+      '"Efficient BackProp", section 4.3. Ours.')
   use_lstm: bool = setting(
       False, 'Add an LSTM of 256 units after the torso. Its inputs include the last reward and the last action. The '
       'paper uses none on Atari.')

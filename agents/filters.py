@@ -4,7 +4,7 @@
 
 The agent plays its first level, and the program prints in which share of all places each filter of the first
 convolution is on, that is, has an output above 0 before its ReLU. A filter that is off in all places gets no gradient,
-so it stays off. docs/results.md#filters-that-switch-off has an example. Only the torsos `shallow` and `dqn` have a ReLU
+so it stays off. docs/results.md#filters-that-are-off has an example. Only the torsos `shallow` and `dqn` have a ReLU
 right after their first convolution.
 """
 
@@ -46,7 +46,7 @@ def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
   Raises:
     errors.UserError: the torso has no ReLU after its first convolution.
   """
-  # R2D2's agent has two, of its online network and of its target network; the target's is a little older.
+  # R2D2's agent has two torsos, of its online and of its target network, which are nearly the same.
   modules = cast(tf.Module, policy.agent).submodules
   torso = next((module for module in modules if isinstance(module, _TORSOS)), None)
   if torso is None:
