@@ -79,5 +79,6 @@ def delete_with(owner, handle) -> None:
 
 
 def _delete(handle):
-  with tf.init_scope():  # The garbage collector may call this while a graph is traced.
+  # The garbage collector may call this while a graph is built. tf.init_scope would stay in a tf.Graph.
+  with tf.__internal__.eager_context.eager_mode():
     tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)

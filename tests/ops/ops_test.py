@@ -51,6 +51,18 @@ class OpsTest(absltest.TestCase):
     with self.assertRaises(tf.errors.NotFoundError):
       ops.parameter_snapshot_publish(handle, 1, [tf.constant(1)])
 
+  def test_regression_a_resource_goes_while_a_graph_is_built_by_hand(self):
+    """As TensorFlow does to export a model. The deletion failed, and the resource stayed for ever."""
+    handle = ops.parameter_snapshot(shared_name=ops.unique_name('test'))
+    owners = [_Owner()]
+    ops.delete_with(owners[0], handle)
+    with tf.Graph().as_default() as graph:
+      owners.clear()
+      gc.collect()
+    self.assertEmpty(graph.get_operations())
+    with self.assertRaises(tf.errors.NotFoundError):
+      ops.parameter_snapshot_publish(handle, 1, [tf.constant(1)])
+
   def test_a_missing_or_old_library(self):
     specification = importlib.util.find_spec(ops.__name__)
     module = importlib.util.module_from_spec(specification)
