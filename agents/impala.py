@@ -82,8 +82,7 @@ class Agent(snt.Module):
       raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(spec.observation)}")
     self._language = networks.LanguageEncoder(seeds) if 'instruction' in spec.observation else None
     # The first call of a layer creates its variables.
-    example = acting.example_input(spec.observation)
-    self.num_features = self._features(self.prepare(example.observation)).shape[-1]
+    self.num_features = self._features(self.prepare(acting.example_input(spec.observation).observation)).shape[-1]
     self._core = None
     if config.use_lstm:
       self._core = networks.LSTMCore(self.num_features + 1 + spec.num_actions, 256, seeds,
@@ -96,8 +95,7 @@ class Agent(snt.Module):
       self._pixel_control = networks.PixelControlHead(
           pixel_control.num_cells(*spec.observation['pixels'].shape[:2]), spec.num_actions, seeds)
     self._num_frames = spec.frame_stacks.get('pixels', 1)
-    self.step(example, self.initial_state(1), tf.zeros([2], tf.int32))
-    for head in self._learner_heads:
+    for head in (self._policy, *self._learner_heads):
       head(tf.zeros([1, self.num_features]))
 
   @property

@@ -20,6 +20,13 @@ def _cast_pixels(pixels, dtype, centred):
   return pixels - tf.reduce_mean(pixels, axis=[1, 2, 3], keepdims=True) if centred else pixels
 
 
+def _check_size(torso, pixels, least):
+  height, width = pixels.shape[1:3]
+  if min(height, width) < least:
+    raise ValueError(f'--torso={torso}: want images of at least {least}x{least} pixels, got {height}x{width}; '
+                     '--torso=deep accepts any size')
+
+
 class ShallowTorso(snt.Module):
   """Figure 3, left: 16 channels 8x8/4, 32 channels 4x4/2, fully connected 256, with a ReLU after each layer."""
 
@@ -50,10 +57,7 @@ class ShallowTorso(snt.Module):
     Raises:
       ValueError: H or W is less than 20.
     """
-    height, width = pixels.shape[1:3]
-    if min(height, width) < 20:
-      raise ValueError(f'--torso=shallow: want images of at least 20x20 pixels, got {height}x{width}; --torso=deep '
-                       'accepts any size')
+    _check_size('shallow', pixels, 20)
     features = tf.nn.relu(self._conv2(self.first_layer(pixels)))
     return tf.cast(tf.nn.relu(self._linear(snt.flatten(features))), tf.float32)
 
@@ -98,10 +102,7 @@ class DqnTorso(snt.Module):
     Raises:
       ValueError: H or W is less than 36.
     """
-    height, width = pixels.shape[1:3]
-    if min(height, width) < 36:
-      raise ValueError(f'--torso=dqn: want images of at least 36x36 pixels, got {height}x{width}; --torso=deep accepts '
-                       'any size')
+    _check_size('dqn', pixels, 36)
     features = self.first_layer(pixels)
     for convolution in self._convolutions[1:]:
       features = tf.nn.relu(convolution(features))

@@ -8,15 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.networks import networks
-from scalable_agents.networks import torsos
 
 
 def _count(module):
   return sum(int(np.prod(v.shape)) for v in module.trainable_variables)
-
-
-def _pixels(*shape, seed=0):
-  return np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8)
 
 
 def _sigmoid(x):
@@ -38,21 +33,6 @@ class InitialValuesTest(parameterized.TestCase):
     weights = networks.GlorotUniform((1, 1))((330 + 256, 1024), tf.float32).numpy()
     np.testing.assert_allclose(np.abs(weights).max(), 0.0610, atol=1e-4)
     np.testing.assert_allclose(weights.std(), 0.0352, atol=1e-4)
-
-  def test_is_a_function_of_the_seed(self):
-    def variables(seed):
-      torso = torsos.DeepTorso(networks.Seeds(seed))
-      torso(_pixels(1, 16, 16, 4))
-      return {v.name: v.numpy() for v in torso.trainable_variables}
-
-    first, again, other = variables(3), variables(3), variables(4)
-    self.assertEqual(list(first), list(again))
-    for name, value in first.items():
-      np.testing.assert_array_equal(value, again[name])
-      if name.endswith('b:0'):
-        np.testing.assert_array_equal(value, np.zeros_like(value))
-      else:
-        self.assertGreater(np.abs(value - other[name]).min(), 0.0)
 
   def test_layers_of_one_shape_differ(self):
     seeds = networks.Seeds(1)

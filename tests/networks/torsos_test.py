@@ -80,29 +80,18 @@ class TorsoTest(parameterized.TestCase):
     self.assertEqual(torso(_pixels(2, *shape)).shape, (2, 512 if name == 'dqn' else 256))
     self.assertEqual(_count(torso), want)
 
-  @parameterized.parameters(False, True)
-  def test_shallow_matches_its_definition(self, centre_pixels):
-    torso = torsos.ShallowTorso(networks.Seeds(1), centre_pixels=centre_pixels)
-    pixels = _pixels(2, 30, 36, 2)
+  @parameterized.product(torso=(('shallow', (30, 36), (4, 2)), ('dqn', (36, 44), (4, 2, 1))),
+                         centre_pixels=(False, True))
+  def test_plain_convolutions_match_their_definition(self, torso, centre_pixels):
+    name, size, strides = torso
+    torso = torsos.TORSOS[name](networks.Seeds(1), centre_pixels=centre_pixels)
+    pixels = _pixels(2, *size, 2)
     torso(pixels)
     _randomise_biases(torso)
-    v = {variable.name.removeprefix('shallow_torso/')[:-2]: variable.numpy() for variable in torso.trainable_variables}
+    v = {variable.name.removeprefix(f'{name}_torso/')[:-2]: variable.numpy() for variable in torso.trainable_variables}
     x = _scaled(pixels, centre_pixels)
-    x = _relu(_convolve(x, v['conv1/w'], v['conv1/b'], 4, same=False))
-    x = _relu(_convolve(x, v['conv2/w'], v['conv2/b'], 2, same=False))
-    want = _relu(x.reshape(2, -1) @ v['linear/w'] + v['linear/b'])
-    np.testing.assert_allclose(torso(pixels), want, rtol=1e-4, atol=1e-5)
-
-  @parameterized.parameters(False, True)
-  def test_dqn_matches_its_definition(self, centre_pixels):
-    torso = torsos.TORSOS['dqn'](networks.Seeds(1), centre_pixels=centre_pixels)
-    pixels = _pixels(2, 36, 44, 2)
-    torso(pixels)
-    _randomise_biases(torso)
-    v = {variable.name.removeprefix('dqn_torso/')[:-2]: variable.numpy() for variable in torso.trainable_variables}
-    x = _scaled(pixels, centre_pixels)
-    for name, stride in (('conv1', 4), ('conv2', 2), ('conv3', 1)):
-      x = _relu(_convolve(x, v[f'{name}/w'], v[f'{name}/b'], stride, same=False))
+    for i, stride in enumerate(strides, 1):
+      x = _relu(_convolve(x, v[f'conv{i}/w'], v[f'conv{i}/b'], stride, same=False))
     want = _relu(x.reshape(2, -1) @ v['linear/w'] + v['linear/b'])
     np.testing.assert_allclose(torso(pixels), want, rtol=1e-4, atol=1e-5)
 
@@ -165,6 +154,21 @@ class TorsoTest(parameterized.TestCase):
       # bfloat16 has a relative precision of 1/256, and the gradient of noise around zero is a small sum of large
       # numbers. In an earlier version the gradients of biases had half of their true value.
       np.testing.assert_array_less(np.linalg.norm(exact - rounded), 0.1 * np.linalg.norm(exact))
+
+  def test_is_a_function_of_the_seed(self):
+    def variables(seed):
+      torso = torsos.DeepTorso(networks.Seeds(seed))
+      torso(_pixels(1, 16, 16, 4))
+      return {v.name: v.numpy() for v in torso.trainable_variables}
+
+    first, again, other = variables(3), variables(3), variables(4)
+    self.assertEqual(list(first), list(again))
+    for name, value in first.items():
+      np.testing.assert_array_equal(value, again[name])
+      if name.endswith('b:0'):
+        np.testing.assert_array_equal(value, np.zeros_like(value))
+      else:
+        self.assertGreater(np.abs(value - other[name]).min(), 0.0)
 
 
 if __name__ == '__main__':
