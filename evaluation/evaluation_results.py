@@ -14,6 +14,7 @@ from scalable_agents.environments import scores
 from scalable_agents.evaluation import evaluator as evaluator_lib
 from scalable_agents.records import errors
 from scalable_agents.records import json_text
+from scalable_agents.records import metric_table
 from scalable_agents.records import run_directory
 
 _REFERENCE_SCORES = {'atari57': 'environments/data/atari57_scores.csv: random_paper, human',
@@ -120,9 +121,14 @@ def _report_of_several(summary):
     lines.append(f'{level:42}{result["mean"]:12,.2f}{result["median"]:12,.2f}{normalised:>12}'.rstrip())
   if summary['suite']:
     lines.append('human-normalised over the levels: ' + ', '.join(
-        f'{name.removeprefix("suite_score/").replace("_", " ")} {value:,.2f} %'
-        for name, value in summary['suite'].items() if name != 'suite_score'))
+        _figure(name, value) for name, value in summary['suite'].items() if name != 'suite_score'))
   return '\n'.join(lines)
+
+
+def _figure(name, value):
+  what = name.removeprefix('suite_score/').replace('_', ' ')
+  metric = metric_table.find(name)
+  return f'{what} {value:,} levels' if metric and metric.unit == 'levels' else f'{what} {value:,.2f} %'
 
 
 def _unfinished(content: Any) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def main(preset: preset_lib.Preset, agent: definition.Definition):
 def _read_flags(preset, agent) -> definition.Job:
   """Returns the run. An evaluation has the stored settings of its run; the command line cannot change them."""
   stored = None
-  config = run_flags.config_from_flags(agent.config, agent.validate)
+  config = run_flags.config_from_flags(agent.config)  # Not validated yet: stored flags may complete it.
   run_settings = run_config.from_flags(default_run=config.level_name)
   cluster = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate)
   if cluster.job_name == 'learner' and cluster.task > 0 and run_settings.mode == 'train':
@@ -103,11 +103,14 @@ def _read_flags(preset, agent) -> definition.Job:
     for part in (agent.config, type(preset.protocol), population_config.PopulationConfig,
                  cluster_config.ClusterConfig):
       run_flags.check_stored(part, stored, run_directory.path(run_settings.logdir, run_directory.CONFIG))
-    cluster = dataclasses.replace(cluster, num_learners=stored.get('num_learners', 1))
+    role = settings.free_settings(cluster_config.ClusterConfig)
+    cluster = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate,
+                                          {name: value for name, value in stored.items() if name not in role})
     config = run_flags.config_from_flags(agent.config, agent.validate, stored)
   else:
     if run_settings.video:
       raise errors.UserError('--video: only with --mode=test')
+    config = run_flags.config_from_flags(agent.config, agent.validate)
     with errors.of_user(ValueError):
       run_settings = agent.complete_run(config, run_settings)
   population = run_flags.config_from_flags(population_config.PopulationConfig, population_config.validate, stored)

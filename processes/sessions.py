@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from scalable_agents.processes import ports
+from scalable_agents.records import json_text
 
 
 class NotReadyError(Exception):
@@ -77,11 +78,13 @@ def read_greeting(session: tf.compat.v1.Session, greeting: tf.Tensor, other_task
     greeting: the node.
     other_task: the message if the process has another task.
   Raises:
-    NotReadyError: the process has no greeting yet, or another task.
+    NotReadyError: the process has no greeting yet, or another task, or it is of another kind.
     tf.errors.OpError: it does not answer.
   """
   try:
-    return json.loads(session.run(greeting))
+    return json_text.as_object(json.loads(session.run(greeting)))
+  except ValueError as error:  # For example, a relay's text is not JSON.
+    raise NotReadyError('another kind of process answers there') from error
   except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # No such resources yet.
     raise NotReadyError('it is starting') from error
   except tf.errors.InvalidArgumentError as error:

@@ -294,7 +294,9 @@ def read_config(logdir: str) -> dict[str, Any]:
 
 def command_of(config: Mapping[str, Any]) -> list[str]:
   """Returns the command of a run, from its config.json, without the paths of programs and of the run directory."""
-  words = [word for word in config.get('command_line', [])[1:] if not word.startswith('--logdir')]
+  given = config.get('command_line', [])[1:]
+  words = [word for before, word in zip(['', *given], given, strict=False)
+           if not re.match('--?logdir(=|$)', word) and before not in ('--logdir', '-logdir')]
   words[:1] = map(os.path.basename, words[:1])  # '-m', or a script.
   return words if words[:1] == ['scalable-agents'] else ['python', *words]
 

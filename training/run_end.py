@@ -10,7 +10,7 @@ from scalable_agents.processes import stop_signals
 UPDATE_PATIENCE_SECONDS = 3.  # The least time that Ctrl-C waits for the current update.
 _PATIENCE_UPDATES = 3.        # It waits for this many times the longest update so far, if that is longer.
 _SIGNAL_CHECK_SECONDS = 0.2
-_AGREEMENT_SECONDS = 60.      # Time that Ctrl-C waits for all learners to agree to leave, which they do in an update.
+_AGREEMENT_SECONDS = 60.      # Time that the end waits for an update that all learners make together.
 _WAITING_MESSAGE_SECONDS = 30.  # If an update waits for other learners for this time, the user is told.
 
 
@@ -61,15 +61,24 @@ class RunEnd:
       self._longest_update = max(self._longest_update, time.monotonic() - began)
 
   def await_update(self, learner: threading.Thread):
-    """Waits, after a signal, until the learner's thread has ended. The thread ends after the current update.
+    """Waits, after `wait`, until the learner's thread has ended. The thread ends after the current update.
 
-    The time is limited to a few times the longest update so far. So slow updates can end too, and the training since
-    the last checkpoint is not lost. A second signal ends the wait. With other learners, `wait` has waited for the
-    update already, and the longest update may include a wait for them; so the time is UPDATE_PATIENCE_SECONDS.
+    After a signal, the time is limited to a few times the longest update so far. So slow updates can end too, and the
+    training since the last checkpoint is not lost. A second signal ends the wait. With other learners, `wait` has
+    waited for the update already, and the longest update may include a wait for them; so the time is
+    UPDATE_PATIENCE_SECONDS.
+
+    Without a signal, a lone learner's update ends by itself. An update with other learners gets a minute, because it
+    may wait for one that has no actors.
 
     Args:
       learner: the thread. If it is still alive afterwards, an update is running.
     """
+    deadline = time.monotonic() + _AGREEMENT_SECONDS
+    while learner.is_alive() and not self.signals.count:
+      if self.have_peers and time.monotonic() > deadline:
+        return
+      learner.join(_SIGNAL_CHECK_SECONDS)
     patience = UPDATE_PATIENCE_SECONDS
     if not self.have_peers:
       patience = max(patience, _PATIENCE_UPDATES * self._longest_update)

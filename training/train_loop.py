@@ -221,12 +221,22 @@ class Trainer:
         intake, spec, self._config, self._host.seed, self._publisher.parameters)
 
   def _make_saver(self, statistics):
-    """Returns the Saver, after it has restored all state. All learners then have the same parameters."""
+    """Returns the Saver, after it has restored all state. All learners then have the same parameters.
+
+    Raises:
+      run_directory.RunDirectoryError: this process has a run, and the first learner begins a new one. Going on would
+        replace what may be the run's last checkpoint.
+    """
     member = {'member': self._member} if self._member else {}
     saver = saver_lib.Saver(self._directory, self._job.run.checkpoint_interval_seconds,
                             {'experience': self._experience, 'intake': self._intake},
                             learner=self.learner, statistics=statistics, **member)
+    restored = int(self.learner.environment_frames.numpy())
     self._together.broadcast(self.learner.variables)
+    if restored and not int(self.learner.environment_frames.numpy()):
+      raise run_directory.RunDirectoryError(
+          f'{self._directory.logdir} has a run of {restored:,} frames, and the first learner begins a new one: copy '
+          'this folder to the --logdir of the first learner, or give all learners another --logdir')
     return saver
 
   @property
@@ -265,16 +275,15 @@ class Trainer:
     if ended:
       ended.announce_end()
     self._experience.close()
-    if self._end.signals.count:
-      self._end.await_update(learner)
-    else:
-      learner.join()
+    self._end.await_update(learner)
     self._host.close()
     if learner.is_alive():  # An update is running, so a checkpoint could hold a half-made update.
       self._log.close_progress()
       self._log.say('ended during an update; run the same command to continue from the last checkpoint')
       if ended:
         ended.wait_for_farewells()
+      with errors.of_user(environment_workers.WorkerError, inference.PolicyError):
+        self._host.check()  # Its error may be what ended the training.
       quiet.leave(0)
     try:
       self._leave()

@@ -101,6 +101,10 @@ class RelayTest(remote_learner_testing.TestCase):
     self.version = 1
     self._wait_until_relayed(remote)
     remote.check()
+    # A user takes it for the learner.
+    mistaken = self.remote(self.relays_port)
+    self.wait_until_said(f'no learner at localhost:{self.relays_port} for .*: another kind of process answers there')
+    mistaken.check()
 
   def test_two_relays_at_one_port(self):
     with self.assertRaisesRegex(ports.PortError, f'localhost:{self.learners_port}: port .* is in use .*--relay_port$'):

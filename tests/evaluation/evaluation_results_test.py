@@ -32,13 +32,14 @@ catch: 2 episodes after 40,960 frames of training (16 updates)
     result = {'mean': -20.25, 'median': -20., 'human_normalised': 1.2747}
     without = dict(result, human_normalised=None)
     self.assertEqual(evaluation_results.report({
-        'levels': {'pong': result, 'catch': without}, 'suite': {'suite_score': 1.3, 'suite_score/mean_capped': 1.2747},
+        'levels': {'pong': result, 'catch': without},
+        'suite': {'suite_score': 1.3, 'suite_score/mean_capped': 1.2747, 'suite_score/above_human': 0},
         'protocol': {'num_episodes': 2, 'environment_frames': 40_960, 'learner_steps': 16}}), '''\
 2 episodes of each of 2 levels after 40,960 frames of training (16 updates)
 level                                             mean      median  normalised
 pong                                            -20.25      -20.00      1.27 %
 catch                                           -20.25      -20.00
-human-normalised over the levels: mean capped 1.27 %''')
+human-normalised over the levels: mean capped 1.27 %, above human 0 levels''')
 
 
 _RESULT = {'mean': -1., 'median': -1., 'human_normalised': None, 'human_normalised_capped': None,

@@ -1,5 +1,6 @@
 """Tests the binary from the user's side: what it refuses, what it prints, and how it ends."""
 
+import dataclasses
 import json
 import os
 import re
@@ -115,7 +116,6 @@ class ActorHostTest(parameterized.TestCase):
                                   r'has 24\.0 GB of memory: --replay_capacity=\d+ would fit$'):
         training.run_in_this_process(agent, config, atari57_protocol.Protocol(), '--level_name=catch',
                                      f'--logdir={self.create_tempdir().full_path}/run')
-
 
   def test_r2d2_on_lost_lives_that_end_nothing(self):
     with self.assertRaisesRegex(errors.UserError, '^--reset_on_life_loss: want --episode_end_on_life_loss as well: '):
@@ -239,6 +239,19 @@ class TestModeTest(parameterized.TestCase):
                                 '--learning_rate [^;]*0.0006[^;]*0.1[^;]*; --torso [^;]*"shallow"[^;]*"deep"'):
       _main('--mode=test', f'--logdir={logdir}', '--torso=deep', '--learning_rate=0.1')
     self.assertEqual(_files(logdir), before)
+
+  def test_the_stored_flags_complete_those_that_are_given(self):
+    """A batch of 2 sequences does not go with the default number of samples per period."""
+    config = configs.R2d2Config(level_name='catch', batch_size=2, samples_per_period=2.)
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    stored = dataclasses.asdict(config) | {'parameter_precision': 'bfloat16', 'num_learners': 2}
+    run_directory.open_run(logdir, stored, run_config.FREE_FLAGS).close()
+    with mock.patch.object(program, '_test') as test:
+      training.run_in_this_process(r2d2.R2D2, configs.R2d2Config(), atari57_protocol.Protocol(), '--mode=test',
+                                   f'--logdir={logdir}', '--batch_size=2')
+    job = test.call_args.args[0]
+    self.assertEqual(job.config, config)
+    self.assertEqual((job.cluster.parameter_precision, job.cluster.num_learners), ('bfloat16', 2))
 
   def test_a_sample_of_a_sweep_is_evaluated_as_it_was_trained(self):
     logdir, stored = self._make_run(sweep_index=7, **sweeps.IMPALA.draw(7))

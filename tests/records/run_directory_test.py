@@ -283,6 +283,8 @@ class CommandTest(parameterized.TestCase):
   @parameterized.parameters(
       (['/home/me/bin/scalable-agents', 'play', '--seed=1'], ['scalable-agents', 'play', '--seed=1']),
       (['-m', 'scalable_agents', 'play', '--logdir=/home/me/runs/pong'], ['python', '-m', 'scalable_agents', 'play']),
+      (['-m', 'scalable_agents', 'play', '--logdir', '/home/me/runs/pong', '-logdir=/tmp/run', '--seed', '1'],
+       ['python', '-m', 'scalable_agents', 'play', '--seed', '1']),
       (['/home/me/agents/play.py', '--seed=1'], ['python', 'play.py', '--seed=1']), ([], ['python']))
   def test_a_command_without_paths(self, arguments, command):
     self.assertEqual(run_directory.command_of({'command_line': ['/home/me/bin/python3', *arguments]}), command)

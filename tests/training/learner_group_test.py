@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import time
 
@@ -188,6 +189,20 @@ class TrainingTogetherTest(parameterized.TestCase):
     for name in ('environment_frames', 'learner_steps'):
       self.assertEqual(ends[0][name], ends[1][name])
     self.assertAlmostEqual(ends[0]['learning_rate'], ends[1]['learning_rate'], delta=1e-7)  # A row's mean.
+    self._check_that_a_run_without_its_first_learner_is_kept(ends[1])
+
+  def _check_that_a_run_without_its_first_learner_is_kept(self, end):
+    shutil.rmtree(self.logdir)
+    second_logdir = self.logdir + '_learner_1'
+    checkpoints = sorted(os.listdir(os.path.join(second_logdir, 'checkpoints')))
+    with contextlib.ExitStack() as stack:
+      first, second = self._start_learners(stack)
+      self.assertEqual(second.end()[0], 1)
+      self.assertRegex(second.screen(), rf'\nerror: {second_logdir} has a run of {end["environment_frames"]:,} frames, '
+                                        r'and the first learner begins a new one: copy .*\n$')
+      self._check_left_alone(first)
+    self.assertEqual(training.rows(second_logdir)[-1], end)
+    self.assertEqual(sorted(os.listdir(os.path.join(second_logdir, 'checkpoints'))), checkpoints)
 
 
 if __name__ == '__main__':

@@ -70,6 +70,7 @@ class RunEndTest(absltest.TestCase):
     end, goes_on = self._end(have_peers=False), threading.Event()
     learner = threading.Thread(target=goes_on.wait, daemon=True)
     learner.start()
+    signal.raise_signal(signal.SIGINT)
     end.await_update(learner)  # No update so far: the least patience.
     self.assertTrue(learner.is_alive())
     self.assertEmpty(self.said)
@@ -93,6 +94,17 @@ class RunEndTest(absltest.TestCase):
     with mock.patch.object(run_end, '_PATIENCE_UPDATES', 1e12):
       end.await_update(learner)  # For 1e12 updates.
     self.assertTrue(learner.is_alive())
+
+  def test_without_a_signal_an_update_ends_by_itself_unless_it_waits_for_others(self):
+    with mock.patch.object(run_end, '_AGREEMENT_SECONDS', 0.):
+      endless = mock.Mock(**{'is_alive.return_value': True})
+      self._end(have_peers=True).await_update(endless)
+      long = mock.Mock(**{'is_alive.side_effect': [True] * 100 + [False] * 2})
+      self._end(have_peers=False).await_update(long)
+      self.assertEqual(long.join.call_count, 100)
+      endless.join.side_effect = lambda _: signal.raise_signal(signal.SIGINT)
+      self._end(have_peers=False).await_update(endless)
+    self.assertEmpty(self.said)
 
   def test_with_others_the_update_was_waited_for_already(self):
     end = self._end(have_peers=True)

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import threading
 import time
 from unittest import mock
 
@@ -12,6 +13,7 @@ import numpy as np
 import psutil
 
 from scalable_agents.actor import actor_host
+from scalable_agents.actor import environment_workers
 from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -20,6 +22,7 @@ from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import trainer_testing
 from scalable_agents.tests.training import training
 from scalable_agents.training import run_config
+from scalable_agents.training import run_end
 from scalable_agents.training import run_log
 
 _learner, _values = trainer_testing.learner_calling, trainer_testing.values
@@ -205,6 +208,25 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
     self.assertEqual(int(trainer.learner.update_steps), 2)
     with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} was moved or removed'):
       trainer.train()
+
+  def test_environments_that_fail_end_a_run_whose_update_waits_for_other_learners(self):
+    goes_on, threads = threading.Event(), []
+
+    def before(*unused):
+      threads.append(threading.current_thread())
+      trainer._host.check = mock.Mock(side_effect=environment_workers.WorkerError('environments fail'))
+      trainer._end.reached.set()
+      goes_on.wait()
+      raise ZeroDivisionError('the other learners are gone')
+
+    trainer = self.trainer(_learner(before))
+    trainer._end.have_peers = True
+    with mock.patch.object(run_end, '_AGREEMENT_SECONDS', 0.1):
+      with self.assertRaisesRegex(errors.UserError, '^environments fail$'):
+        trainer.train()
+    self.assertRegex(self.screen.getvalue(), '(?m)^ended during an update; run the same command to continue')
+    goes_on.set()
+    threads[0].join()
 
   def test_regression_an_error_ends_a_run_whose_environments_are_stuck(self):
     """No further batch will arrive, so the trainer must not wait for the collector."""
