@@ -55,6 +55,7 @@ PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=auto --centre_p
 
 .PHONY: help setup packages train test lint docs links notebooks wheel wheel-test benchmark evidence gpu-proof doctor clean
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:  # For example, a .venv without pip, when the disk is full.
 
 help:  ## Shows this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
+from scalable_agents.records import errors
 
 LOG_INTERVAL_SECONDS = 1.
 MAX_SECONDS = 86_400  # The longest measurement.
@@ -40,10 +41,11 @@ def start(arguments: Sequence[str], screen: TextIO) -> subprocess.Popen:
 
 
 def check(training: subprocess.Popen, screen: TextIO):
-  """Raises RuntimeError, with the output, if a process of `start` has ended."""
+  """Raises UserError, with the last line of the output and then all lines, if a process of `start` has ended."""
   if training.poll() is not None:
     screen.seek(0)
-    raise RuntimeError(f'training ended with exit code {training.returncode}: {screen.read()}')
+    lines = screen.read().splitlines() or ['it said nothing']
+    raise errors.UserError('\n'.join([f'training ended with exit code {training.returncode}: {lines[-1]}', *lines]))
 
 
 def updated_rows(file: str) -> list[dict[str, Any]]:
@@ -67,7 +69,7 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
   Returns:
     The rows of metrics.jsonl after the warm-up that were written after an update.
   Raises:
-    RuntimeError: the training process has ended. The message has its output.
+    errors.UserError: the training process has ended. The message has its output.
   """
   with tempfile.TemporaryDirectory() as folder, open(f'{folder}/screen', 'w+', encoding='utf-8') as screen:
     interval = min(LOG_INTERVAL_SECONDS, seconds / 8)

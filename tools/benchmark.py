@@ -293,7 +293,7 @@ def main():
               **{name: getattr(config, name) for name in _SETTINGS}}
   try:
     figures['dmlab'] = _measure_dmlab(seconds, dmlab)
-  except RuntimeError as error:  # It needs 11 GB of memory. The other sections are valid without it.
+  except (RuntimeError, errors.UserError) as error:  # It needs 11 GB of memory. The others are valid without it.
     print(f'this section was not measured: {error}')
   print(json.dumps(figures))
   return 0 if figures['dmlab'] else 1

@@ -43,6 +43,7 @@ from scalable_agents.processes import free_ports
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import ports
 from scalable_agents.processes import run_flags
+from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
 # Agent steps per unroll, and the shape of its pixels. Of Atari's stacks, it has each frame once.
@@ -77,6 +78,13 @@ class ClusterScalingConfig:
   relays: int = setting(8, 'How many of them are relays in one of the measurements.', at_least=1, at_most=1_000)
 
 
+def validate(config: ClusterScalingConfig):
+  """Raises ValueError with one line: the flag, its value and the allowed values."""
+  settings.check(config)
+  if config.relays > config.hosts:
+    raise ValueError(f'--relays={config.relays}: want at most --hosts={config.hosts}')
+
+
 class _Unroll(NamedTuple):
   """The parts of an unroll that determine its size."""
   actor_id: Any  # [] int32.
@@ -101,6 +109,7 @@ def _num_bytes(specs):
 
 def _send(kind, address):
   """Sends unrolls until the process is killed."""
+  _begin()
   pixels = np.random.default_rng(0).integers(256, size=_spec(kind).pixels.shape, dtype=np.uint8)
   report = learner_port.Report(cluster_config.MAX_HOSTS - 1, 'sender', 0., 0., 0, 0, 0)
   learner = remote_learner.RemoteLearner(
@@ -351,7 +360,7 @@ def most_hosts(unroll_bytes: int, parameter_bytes: float, environments: int, unr
 
 def main():
   """Measures unrolls and parameters, and prints the limits."""
-  config = run_flags.config_from_flags(ClusterScalingConfig)
+  config = run_flags.config_from_flags(ClusterScalingConfig, validate)
   copied = memory_bandwidth()
   print(f'one core copies {copied * 1e-9:.1f} GB/s of memory')
   results: dict[str, Any] = {'memory_bytes_per_second': copied}

@@ -19,13 +19,14 @@ if __name__ == '__main__':
 
 from collections.abc import Callable, Sequence, Set
 import dataclasses
+from importlib import util
 import itertools
 import os
 import subprocess
+import sys
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from scalable_agents.processes import machine
 from scalable_agents.processes import run_flags
@@ -42,6 +43,8 @@ from scalable_agents.tools import off_policy
 from scalable_agents.tools import reward_scales
 from scalable_agents.tools import shared_replay
 
+_PACKAGES = 'scipy', 'rliable'  # Not among those that every installation has.
+_PACKAGES_OF_TASKS = 'popgym', 'bsuite'
 _LARGEST_P = 0.05
 _PARTS = {'a quarter': 0.25, 'half': 0.5, 'three quarters': 0.75, 'all': 1.}  # Of a run's frames.
 
@@ -172,6 +175,7 @@ PAPERS = {
 
 def judge(claim: Claim, first: Sequence[float], second: Sequence[float]) -> Verdict:
   """Returns whether a claim holds for the scores of the same seeds, [seeds] each."""
+  from scipy import stats  # noqa: PLC0415  # An installation may lack it; `main` says so.
   differences = np.subtract(first, second)
   difference = float(stats.trim_mean(differences, 0.25))
   if not claim.margin:
@@ -247,6 +251,9 @@ def main():
     raise errors.UserError(f'--papers={config.papers}: unknown: {", ".join(unknown)}: want some of {", ".join(PAPERS)}')
   if config.broken_with and 'laser' in chosen:
     raise errors.UserError(f'--broken_with={config.broken_with}: runs of laser have no flags: leave it out of --papers')
+  needed = [*_PACKAGES, *(_PACKAGES_OF_TASKS if 'r2d2' in chosen else [])]
+  if lacking := [name for name in needed if not util.find_spec(name)]:
+    raise errors.UserError(f'the claims need {", ".join(lacking)}: {sys.executable} -m pip install {" ".join(lacking)}')
   folder, sections, failed, total = files.make_folder(config.output), [], [], 0
   for name in chosen:
     paper = PAPERS[name]

@@ -57,6 +57,7 @@ class Proof:
     self._seconds, self._output = minutes * 60, output
     self._end = time.monotonic() + self._seconds
     self._lock = threading.Lock()
+    self._is_over = False
 
   def describe(self, device: str) -> None:
     """Prints what the machine has.
@@ -91,8 +92,12 @@ class Proof:
     """
     deadline = min(self._end, time.monotonic() + share * self._seconds)
     with futures.ThreadPoolExecutor(parallel) as threads:
-      for done in [threads.submit(self._measure_group, group, deadline) for group in groups]:
-        done.result()
+      try:
+        for done in [threads.submit(self._measure_group, group, deadline) for group in groups]:
+          done.result()
+      except BaseException:  # Ctrl-C, for example.
+        self._is_over = True
+        raise
 
   def _measure_group(self, group, deadline):
     with contextlib.closing(measuring_process.MeasuringProcess()) as process:
@@ -100,12 +105,16 @@ class Proof:
         self._add(row, deadline)
 
   def _add(self, row, deadline):
+    if self._is_over:
+      return
     began = time.monotonic()
     result = {'name': row.name, 'wanted': row.wanted, 'status': _NOT_MEASURED, 'measured': 'no time left',
               'figures': {}}
     if began < deadline:
       result |= _result(row, min(deadline, began + row.longest_seconds))
     result['seconds'] = round(time.monotonic() - began, 2)
+    if self._is_over:  # Ctrl-C has ended the process that measured.
+      return
     with self._lock:
       wanted = f'  (wanted: {row.wanted})' if row.wanted else ''
       print(f'{result["status"]:<13} {row.name:<50} {result["measured"]}{wanted}', flush=True)

@@ -22,15 +22,18 @@ if __name__ == '__main__':
 
 from collections.abc import Sequence
 from concurrent import futures
+import contextlib
 import csv
 import dataclasses
 import itertools
 import math
 import multiprocessing
 import os
+import signal
 
 import numpy as np
 
+from scalable_agents.processes import parent_death
 from scalable_agents.processes import run_flags
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
@@ -60,6 +63,21 @@ class SharedReplayConfig:
   output: str = setting('results/shared_replay', 'Folder to write to.')
 
 
+@contextlib.contextmanager
+def _pool(processes):
+  """A pool of processes, which end with this process. After an exception, such as Ctrl-C, it begins no other run."""
+  pool = futures.ProcessPoolExecutor(processes, multiprocessing.get_context('spawn'),
+                                     parent_death.signal_at_parents_end, (signal.SIGKILL,))
+  try:
+    yield pool
+  except BaseException:
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in multiprocessing.active_children():
+      process.kill()
+    raise
+  pool.shutdown()
+
+
 class _Runs:
   """Runs by what is trained, and the file in which they are kept."""
 
@@ -80,7 +98,7 @@ class _Runs:
     """Makes those runs that the file does not have yet. Returns the curves of all."""
     missing = [run for run in runs if run not in self._curves]
     if missing:
-      with futures.ProcessPoolExecutor(self._parallel, multiprocessing.get_context('spawn')) as pool:
+      with _pool(self._parallel) as pool:
         waiting = {pool.submit(lockstep.train, run): run for run in missing}
         for done in futures.as_completed(waiting):
           run, curve = waiting[done], done.result()

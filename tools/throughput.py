@@ -195,7 +195,7 @@ class _Training:
     """Waits until there are `wanted` rows of metrics after the first `known` ones. Returns all but the known ones.
 
     Raises:
-      RuntimeError: the training process has ended. The message has its output.
+      errors.UserError: the training process has ended. The message has its output.
     """
     while True:
       rows = training_rate.updated_rows(self._metrics)[known:]

@@ -9,6 +9,7 @@ import psutil
 
 from scalable_agents.benchmark import training_rate
 from scalable_agents.processes import python_path
+from scalable_agents.records import errors
 
 _WRITER = '''
 import json, os, sys, time
@@ -57,7 +58,7 @@ class SteadyRowsTest(absltest.TestCase):
     self.assertEmpty(psutil.wait_procs(children, timeout=60)[1])
 
   def test_a_training_that_ends_says_why(self):
-    with self.assertRaisesRegex(RuntimeError, 'exit code 1: no game'):
+    with self.assertRaisesRegex(errors.UserError, '^training ended with exit code 1: no game\n'):
       training_rate.steady_rows(lambda run: ['failing'], 1.)
 
 

@@ -4,10 +4,12 @@ import multiprocessing
 from unittest import mock
 
 from absl.testing import absltest
+import psutil
 from tensorflow.python.eager import context
 
 from scalable_agents.cluster import remote_learner
 from scalable_agents.processes import ports
+from scalable_agents.tests.actor import waiting
 from scalable_agents.tools import cluster_scaling
 
 
@@ -58,6 +60,22 @@ class ClusterScalingTest(absltest.TestCase):
       with self.subTest(in_pieces=in_pieces):
         costs = cluster_scaling.measure_learners(2, 2, in_pieces, seconds=1.)
         self.assertEqual([cost.bytes for cost in costs], [num_bytes] * 2)
+
+  def test_there_are_at_most_as_many_relays_as_hosts(self):
+    cluster_scaling.validate(cluster_scaling.ClusterScalingConfig())
+    with self.assertRaisesRegex(ValueError, '^--relays=8: want at most --hosts=4$'):
+      cluster_scaling.validate(cluster_scaling.ClusterScalingConfig(hosts=4))
+
+  def test_regression_both_processes_end_with_who_measures(self):
+    self._fork()
+    measuring = multiprocessing.get_context('fork').Process(target=cluster_scaling.measure, args=('Atari', 1000.))
+    measuring.start()
+    self.addCleanup(measuring.kill)
+    waiting.wait_until(lambda: len(psutil.Process(measuring.pid).children()) == 2)
+    children = psutil.Process(measuring.pid).children()
+    measuring.kill()
+    measuring.join()
+    self.assertEmpty(psutil.wait_procs(children, timeout=60)[1])
 
   def test_an_unroll_costs_something(self):
     self._fork()

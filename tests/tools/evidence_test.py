@@ -118,6 +118,14 @@ class EvidenceTest(parameterized.TestCase):
       with self.assertRaisesRegex(errors.UserError, '^--broken_with=.* runs of laser have no flags: '):
         evidence.main()
 
+  def test_a_package_that_is_missing_is_named_before_any_run(self):
+    find = lambda name: None if name in ('scipy', 'bsuite') else name
+    config = evidence.EvidenceConfig(output=self.create_tempdir().full_path)
+    with mock.patch.object(evidence.util, 'find_spec', find), mock.patch.object(
+        evidence.run_flags, 'config_from_flags', return_value=config):
+      with self.assertRaisesRegex(errors.UserError, '^the claims need scipy, bsuite: .* -m pip install scipy bsuite$'):
+        evidence.main()
+
   def test_an_unknown_paper_is_refused(self):
     config = evidence.EvidenceConfig(papers='impala,alphago')
     with mock.patch.object(evidence.run_flags, 'config_from_flags', return_value=config):

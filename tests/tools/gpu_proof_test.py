@@ -6,8 +6,10 @@ import json
 import multiprocessing
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import threading
 import time
 from unittest import mock
 
@@ -24,6 +26,7 @@ from scalable_agents.benchmark import matrix_products
 from scalable_agents.benchmark import measuring_process
 from scalable_agents.processes import python_path
 from scalable_agents.records import errors
+from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.launch import forked_program
 from scalable_agents.tools import card_runs
 from scalable_agents.tools import gpu_proof
@@ -158,6 +161,19 @@ class GpuProofTest(absltest.TestCase):
     proof = gpu_proof.Proof(0., self.output)
     proof.measure(1., [lambda process: [proof_rows.Row('late', '', _fail)]])
     self.assertEqual([(row['status'], row['measured']) for row in proof.rows], [('not measured', 'no time left')])
+
+  def test_no_row_begins_after_ctrl_c(self):
+    proof, begun = gpu_proof.Proof(8., self.output), []
+
+    def interrupt(unused_deadline):
+      begun.append('first')
+      signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+      waiting.wait_until(lambda: proof._is_over)
+      raise measuring_process.PartError('its process was killed by SIGINT')
+
+    with self.assertRaises(KeyboardInterrupt):
+      proof.measure(1., [lambda process: [proof_rows.Row('first', '', interrupt), proof_rows.Row('second', '', _fail)]])
+    self.assertEqual((begun, proof.rows), (['first'], []))
 
   def test_without_a_card_one_line_says_so(self):
     with self.assertRaisesRegex(errors.UserError, '^no card: .*; --device=cpu is a small trial on the CPU$'):

@@ -5,16 +5,33 @@ import io
 import math
 import os
 import pathlib
+import signal
+import subprocess
+import sys
 from unittest import mock
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import numpy as np
+import psutil
 
+from scalable_agents.processes import python_path
 from scalable_agents.tools import lockstep
 from scalable_agents.tools import shared_replay
 
+# Makes runs that never end, because they wait for a pipe that nobody writes to.
+_ENDLESS = '''
+import pathlib
+from scalable_agents.processes import run_flags
+from scalable_agents.tools import lockstep
+from scalable_agents.tools import shared_replay
+lockstep.train = pathlib.Path.read_bytes
+pipes = [pathlib.Path({folder!r}, str(number)) for number in range(4)]
+run_flags.run_main(lambda: shared_replay._Runs({folder!r} + "/runs.csv", 2).make(pipes))
+'''
 
-class SharedReplayTest(absltest.TestCase):
+
+class SharedReplayTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -64,6 +81,23 @@ class SharedReplayTest(absltest.TestCase):
     lines = self._run(['no replay', 'shared replay, naive'])
     self.assertEqual([line.split(' | ')[0] for line in lines[3:-1]], ['| no replay', '| shared replay, naive'])
     self.assertLen(self.trained, 2 * 3 * 3 + 2 * 3)
+
+  @parameterized.parameters((signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM))
+  def test_regression_runs_end_with_the_program(self, number, code):
+    pipes = [os.path.join(self._folder, str(number)) for number in range(4)]
+    for pipe in pipes:
+      os.mkfifo(pipe)
+    program = subprocess.Popen([sys.executable, '-c', _ENDLESS.format(folder=self._folder)],
+                               env=python_path.environment(), start_new_session=True)
+    self.addCleanup(program.kill)
+    with contextlib.ExitStack() as stack:
+      for pipe in pipes[:2]:
+        stack.enter_context(open(pipe, 'wb'))  # Waits for a run to read.
+      children = psutil.Process(program.pid).children()
+      os.killpg(program.pid, number)
+      self.assertEqual(program.wait(60), code)
+      self.assertNotEmpty(children)
+      self.assertEmpty(psutil.wait_procs(children, timeout=60)[1])
 
   def test_the_interval_is_that_of_the_mean(self):
     low, high = shared_replay.interval(np.random.RandomState(1).normal(3., 1., size=400))

@@ -62,8 +62,9 @@ class ThroughputTest(parameterized.TestCase):
         self._main(**settings | {'repeats': 3})
 
   def test_a_training_that_fails_says_why(self):
-    with self.assertRaisesRegex(RuntimeError, 'exit code 1: .*No module named no_such_module'), throughput._Training(
-        lambda run: ['no_such_module'], self.create_tempdir().full_path, 0.1) as training:
+    wanted = self.assertRaisesRegex(errors.UserError, 'exit code 1: .*No module named no_such_module')
+    folder = self.create_tempdir().full_path
+    with wanted, throughput._Training(lambda run: ['no_such_module'], folder, 0.1) as training:
       training.next_rows(0, 1)
     self.assertTrue(training._screen.closed)
 
