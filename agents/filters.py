@@ -19,12 +19,15 @@ from typing import cast
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.actor import environment_workers
 from scalable_agents.agents import python_api
+from scalable_agents.evaluation import lone_environment
 from scalable_agents.networks import torsos
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
+from scalable_agents.training import run_config
 
 _TORSOS = (torsos.ShallowTorso, torsos.DqnTorso)
 _EVERY = 8  # Agent steps between two observations that are looked at, because neighbours are nearly the same.
@@ -44,7 +47,7 @@ def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
   """Plays, and returns in which share of all places each filter of the first convolution is on: [C], ascending.
 
   Raises:
-    errors.UserError: the torso has no ReLU after its first convolution.
+    errors.UserError: the torso has no ReLU after its first convolution, or the environment fails.
   """
   # R2D2's agent has two torsos, of its online and of its target network, which are nearly the same.
   modules = cast(tf.Module, policy.agent).submodules
@@ -52,19 +55,16 @@ def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
   if torso is None:
     raise errors.UserError('--logdir: want a run with pixels and --torso=shallow or dqn, whose first convolution has a '
                            'ReLU')
-  environment = policy.make_environment(seed=seed)
-  try:
-    are_on, state, timestep = [], None, environment.reset()
+  are_on, state = [], None
+  with errors.of_user(environment_workers.WorkerError), lone_environment.start(
+      policy.levels[0], seed, policy.protocol, run_config.RunConfig().environment_timeout_seconds) as environment:
+    row = environment.advance()
     for step in range(steps):
       if step % _EVERY == 0:
-        features = torso.first_layer(timestep.observation['pixels'][np.newaxis])
+        features = torso.first_layer(row.observation['pixels'][np.newaxis])
         are_on.append(np.mean(features.numpy() > 0, axis=(0, 1, 2)))
-      action, state = policy.step(
-          {name: timestep.observation[name] for name in policy.spec.observation}, state, timestep.reward or 0.,
-          timestep.first())
-      timestep = environment.reset() if timestep.last() else environment.step(action)
-  finally:
-    environment.close()
+      action, state = policy.step(row.observation, state, row.reward, row.done)
+      row = environment.advance(action)
   return np.sort(np.mean(are_on, axis=0))
 
 

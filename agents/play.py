@@ -91,7 +91,7 @@ def load(config: PlayConfig) -> python_api.Policy:
     policy = python_api.load(path, config.test_policy, config.test_epsilon, agent=config.agent if is_own else '')
   if config.agent and not is_own and config.agent != policy.name:
     raise errors.UserError(f'--agent={config.agent}: {path} has another agent, {policy.name}')
-  if config.level_name not in ('', *policy.levels):
+  if config.level_name and registry.test_level(config.level_name) not in policy.levels:
     raise errors.UserError(f'--level_name={config.level_name}: the agent of {path} was trained on '
                            f'{", ".join(policy.levels)}')
   return policy
@@ -123,7 +123,7 @@ def play(config: PlayConfig, policy: python_api.Policy) -> None:
     errors.UserError: there is no window, the environment draws no pictures or fails, the policy cannot act, or the
       video cannot be written.
   """
-  level = config.level_name or policy.levels[0]
+  level = registry.test_level(config.level_name) if config.level_name else policy.levels[0]
   name = run_config.directory('', f'{policy.name}_{level}').rpartition('/')[2]
   title = f'{policy.name} on {level}, after {policy.environment_frames:,} frames of training'
   print(title, file=quiet.screen(), flush=True)

@@ -21,6 +21,7 @@ from scalable_agents.agents import agent_file
 from scalable_agents.agents import registry as agents
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
+from scalable_agents.evaluation import lone_environment
 from scalable_agents.processes import devices
 from scalable_agents.processes import python_path
 from scalable_agents.processes import run_flags
@@ -91,7 +92,12 @@ class Policy:
         lambda inputs, state, random: self.agent.step(inputs, state, random, selection), autograph=False)
 
   def make_environment(self, level: str = '', seed: int = 0) -> dm_env.Environment:
-    """Makes an environment as evaluations do. Default: the first level of the run."""
+    """Makes an environment as evaluations do. Default: the first level of the run.
+
+    Raises:
+      ImportError: a package is missing; or it is a level of DeepMind Lab, which cannot run in this process, because
+        this process has imported TensorFlow.
+    """
     return registry.make_from_json(level or self.levels[0], seed, self.protocol)
 
   def step(self, observation: Mapping[str, Any], state: State | None = None, reward: Any = 0.,
@@ -175,15 +181,16 @@ class StoredRun:
   levels: tuple[str, ...]   # The levels in their version for evaluation.
 
   def environment_spec(self) -> agent_lib.EnvironmentSpec:
-    """Returns the specification of the environments. For this it makes one, but starts no episode."""
-    environment = registry.make_from_json(self.levels[0], 0, self.protocol)
-    try:
-      observation = {name: tf.TensorSpec(array.shape, array.dtype, name)
-                     for name, array in environment.observation_spec().items()}
-      return agent_lib.EnvironmentSpec(int(environment.action_spec().num_values), observation, self.levels,
-                                       environment.frame_stacks)
-    finally:
-      environment.close()
+    """Returns the specification of the environments. For this it makes one, but starts no episode.
+
+    Raises:
+      errors.UserError: the environment cannot be made.
+    """
+    timeout_seconds = run_config.RunConfig().environment_timeout_seconds
+    with lone_environment.start(self.levels[0], 0, self.protocol, timeout_seconds) as environment:
+      its = environment.specification
+    observation = {name: tf.TensorSpec(shape, dtype, name) for name, (dtype, shape) in its.observation.items()}
+    return agent_lib.EnvironmentSpec(its.num_actions, observation, self.levels, its.frame_stacks)
 
 
 def read(logdir: str, agent: str = '') -> StoredRun:
@@ -243,7 +250,7 @@ def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0
     agent: 'module:NAME' of the run's agent if it is not one of this project's.
   Raises:
     errors.UserError: there is no run, no checkpoint or no file, it is damaged, or the agent cannot select actions in
-      this way.
+      this way, or its environment cannot be made.
   """
   with contextlib.suppress(RuntimeError):  # It is too late if the caller has used TensorFlow before.
     devices.grow_memory()

@@ -8,8 +8,25 @@ import numpy as np
 
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import shared_memory
+from scalable_agents.environments import registry
+from scalable_agents.records import errors
 
+_CONSTRUCTOR = 'scalable_agents.environments.registry:make_from_json'
 _SLOT = np.zeros([1], np.uint32).tobytes()  # A packet with the number of the only environment.
+
+
+def start(level: str, seed: int, protocol: dict[str, Any], timeout_seconds: float) -> 'LoneEnvironment':
+  """Starts the environment of a level.
+
+  Args:
+    level, seed, protocol: see registry.make_from_json.
+    timeout_seconds: see LoneEnvironment.
+  Raises:
+    errors.UserError: the environment cannot be made. In most cases the message is one line.
+  """
+  with errors.of_user(ValueError, ImportError, environment_workers.WorkerError):
+    registry.check(level)  # Its messages have no traceback of a worker.
+    return LoneEnvironment(_CONSTRUCTOR, {'level_name': level, 'seed': seed, 'protocol': protocol}, timeout_seconds)
 
 
 class Row(NamedTuple):

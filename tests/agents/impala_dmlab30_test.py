@@ -1,6 +1,8 @@
 """Tests the binaries for DMLab-30 with the fake module of tests/environments, or the real one if it is installed."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import sys
@@ -10,8 +12,11 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow as tf
 
+import scalable_agents
 from scalable_agents.agents import configs
+from scalable_agents.agents import filters
 from scalable_agents.agents import impala_dmlab30
+from scalable_agents.agents import play
 from scalable_agents.agents import registry
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -129,6 +134,19 @@ class LifeOfARunTest(absltest.TestCase):
       for record in records:
         config = record['config']
         self.assertEqual((config['mixerSeed'], config['allowHoldOutLevels']), ('1611489005', 'true'))
+    self._check_that_it_plays(logdir)
+
+  def _check_that_it_plays(self, logdir):
+    """In this process, which has imported TensorFlow, so that Lab cannot run in it."""
+    for name in ('', _TRAINED[0], _TESTED[0]):
+      config = play.PlayConfig(
+          logdir=logdir, level_name=name, view='none', max_seconds=1., environment_timeout_seconds=600.)
+      with contextlib.redirect_stdout(io.StringIO()) as screen:
+        play.play(config, play.load(config))
+      self.assertRegex(screen.getvalue(), r'^episode 1: return -?[0-9.]+, \d+ frames\n$')
+    policy = scalable_agents.load(logdir)
+    self.assertEqual(policy.levels, _TESTED)
+    self.assertLen(filters.shares(policy, 10, 1), 16)
 
   def test_popart_learns_from_its_actions_and_from_pixel_control(self):
     signal_handlers.restore_after(self)

@@ -216,11 +216,14 @@ class PlayTest(parameterized.TestCase):
     with self.assertRaisesRegex(errors.UserError, 'no run has been started there'):
       play.load(_config(logdir=self.folder))
 
-  def test_a_missing_rom_is_one_line(self):
-    logdir, _ = self.make_run(level='pong')
-    with mock.patch('ale_py.roms.get_all_rom_ids', return_value=[]):
-      with self.assertRaisesRegex(errors.UserError, '^pong: ale-py [0-9.]+ has no such game$'):
-        play.load(_config(logdir=logdir))
+  def test_an_environment_that_is_not_there_any_more_is_one_line(self):
+    logdir, _ = self.make_run()
+    file, level = run_directory.path(logdir, run_directory.CONFIG), 'dm_env:no_such_module:make'
+    config = run_directory.read_config(logdir)
+    run_directory.write_json(file, config | {'flags': config['flags'] | {'level_name': level}})
+    for load in (lambda: play.load(_config(logdir=logdir)), lambda: scalable_agents.load(logdir)):
+      with self.assertRaisesRegex(errors.UserError, f'^{level}: no module no_such_module: [^\n]*$'):
+        load()
 
   def test_wrong_flags_are_one_line(self):
     for settings, message in (
