@@ -20,7 +20,7 @@ def read_runs(text: str, evaluated: bool, agents: Sequence[str] | None = ('impal
     agents: names of agents, as in config.json, whose runs are wanted. See runs.read.
   Raises:
     errors.UserError: the text names nothing, or some run directories cannot be read, or none of those that patterns
-      match is wanted. The error is about the last one. The others are printed.
+      match is wanted or that of learner 0. The error is about the last one. The others are printed.
   """
   skipped, wanted = [], patterns(text)
   if text and not wanted:
@@ -34,6 +34,8 @@ def read_runs(text: str, evaluated: bool, agents: Sequence[str] | None = ('impal
     print('error:', fault, file=sys.stderr)
   if faults:
     raise errors.UserError(faults[-1])
+  if text and not runs:
+    raise errors.UserError(f'--runs={text}: only directories of other learners than learner 0: want that of learner 0')
   return runs
 
 

@@ -52,6 +52,7 @@ class Run(NamedTuple):
   logdir: str
   seed: int | str           # '' if config.json has none.
   settings: dict[str, Any]  # That runs of a group have in common. With 'agent'.
+  defaults: dict[str, Any]  # Values of settings that an older run may lack.
   frames: np.ndarray        # [P] environment frames.
   values: np.ndarray        # [P].
 
@@ -88,6 +89,9 @@ def read(patterns: str, metric: str) -> list[Run]:
 
 def _read_run(logdir, metric):
   stored, rows = run_directory.read_config(logdir), run_rows.read_metrics(logdir)
+  run = runs_lib.Run(logdir, stored['flags'], None, stored.get('agent', ''))
+  if run.task:
+    raise errors.UserError(f'{logdir}: the directory of learner {run.task} of a run: want that of learner 0')
   if not rows:
     raise errors.UserError(f'{logdir}: has no metrics yet')
   points = [(row['environment_frames'], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]
@@ -95,13 +99,25 @@ def _read_run(logdir, metric):
     known = sorted(name for name, value in rows[-1].items() if isinstance(value, int | float))
     raise errors.UserError(f'{logdir}: no metric {metric!r}: want one of {", ".join(known)}')
   frames, values = np.array(points, np.float64).T
-  settings = {name: value for name, value in stored['flags'].items() if name not in departures.FREE}
-  return Run(logdir, stored['flags'].get('seed', ''), settings | {'agent': stored.get('agent', '')}, frames, values)
+  settings = {name: value for name, value in run.flags.items() if name not in departures.FREE} | {'agent': run.agent}
+  if 'shared_replay' in settings:  # The address is another one at each start.
+    settings['shared_replay'] = bool(settings['shared_replay'])
+  return Run(logdir, run.flags.get('seed', ''), settings, _defaults(run), frames, values)
+
+
+def _defaults(run):
+  if run.agent not in runs_lib.NAMES or 'level_name' not in run.flags:
+    return {}
+  suite = runs_lib.suite_of(run)
+  return departures.papers(run.family, suite.name if suite else None)
 
 
 def groups_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
   """Groups runs with the same settings. The names are the settings in which the groups differ."""
-  names = results.differing([''] * len(runs), [run.settings for run in runs], ())
+  present = {(run.settings['agent'], name) for run in runs for name in run.settings}
+  settings = [{name: value for name, value in run.defaults.items() if (run.settings['agent'], name) in present}
+              | run.settings for run in runs]
+  names = results.differing([''] * len(runs), settings, ())
   groups: dict[str, list[Run]] = {}
   for run, differing in zip(runs, names, strict=True):
     groups.setdefault(', '.join(differing) or 'all runs', []).append(run)

@@ -26,7 +26,8 @@ def name_of(run: runs_lib.Run) -> str:
   if agent:
     return agent.name
   name = popart_tables.name_of(run) if run.agent == 'popart_impala' else runs_lib.NAMES.get(run.agent, run.agent)
-  names = [name, run.flags['torso'], 'experts' if runs_lib.is_expert(run) else '', 'PBT' if run.population > 1 else '']
+  names = [name, run.flags.get('torso', ''), 'experts' if runs_lib.is_expert(run) else '',
+           'PBT' if run.population > 1 else '']
   return ', '.join(name for name in names if name)
 
 
@@ -50,8 +51,12 @@ def best(runs: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> dict[str, list
 
 
 def _rank(group: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> tuple[int, float]:
-  """Returns the number of levels that have returns, and the mean of the final scores."""
-  finals = [curve[-1, 1] for curve in _curves(group, suite).get(curves.FRAMES, ())]
+  """Returns the number of levels that have returns, and the mean of the final scores.
+
+  They are the suite's scores. Experts on one level have only the level's.
+  """
+  finals = [curve[-1, 1] for curve in _curves(group, suite).get(curves.FRAMES, ())] or list(
+      suites.finals_of([curves.rows_of_run(run) for run in group]).values())
   return len({run.flags['level_name'] for run in group}), float(np.mean(finals)) if finals else -np.inf
 
 

@@ -87,7 +87,7 @@ def draw_bars(rows: curves.Rows, papers: Mapping[str, Mapping[str, float]], is_l
     is_logarithmic: see drawing.scores_axis.
     title: the figure's title.
   """
-  bars = {name: finals for name, of_group in rows.items() if (finals := _finals(of_group))}
+  bars = {name: finals for name, of_group in rows.items() if (finals := finals_of(of_group))}
   levels = list(dict.fromkeys(level for finals in bars.values() for level in finals))
   if not levels:
     return None
@@ -113,7 +113,7 @@ def draw_bars(rows: curves.Rows, papers: Mapping[str, Mapping[str, float]], is_l
   return picture
 
 
-def _finals(of_group: Sequence[Sequence[Mapping]]) -> dict[str, float]:
+def finals_of(of_group: Sequence[Sequence[Mapping]]) -> dict[str, float]:
   """Returns the human-normalised score of each level that has one, averaged over the runs."""
   found = {level: curves.of_level(of_group, level) for level in curves.levels_of({'': of_group})
            if scores.has_reference(level)}

@@ -210,6 +210,8 @@ def _read(logdir: str, evaluated: bool, agents: Sequence[str] | None) -> Run:
     raise Unwanted(f'{logdir}: a run of another agent, {settings.shown(agent)}: {wanted}')
   has_correction = agent not in _WITHOUT_CORRECTION and (agents is not None or agent in (None, *NAMES))
   required = _FLAGS | _OFF_POLICY_FLAGS if has_correction else _FLAGS
+  if agents is None and agent not in (None, *NAMES):  # An agent of one's own need not have a torso.
+    required = {name: _FLAGS[name] for name in ('level_name', 'seed', 'total_environment_frames')}
   if agents is not None and not agents:
     required = required | _SWEPT_FLAGS
   missing = [name for name in required if name not in flags]

@@ -350,6 +350,9 @@ class TablesTest(parameterized.TestCase):
     with self.assertRaises(errors.UserError) as raised:
       self._run('impala', 'C.1', f'{self.runs}/r*')
     self.assertEqual(str(raised.exception), other)
+    run_directories.single_game(self.runs, 'two_learner_1', job_name='learner', task=1)
+    with self.assertRaisesRegex(errors.UserError, '^--runs=.*: only directories of other learners than learner 0: '):
+      self._run('impala', 'C.1', f'{self.runs}/two*')
 
   def test_it_starts_without_tensorflow(self):
     self.assertFalse(programs.imports_tensorflow(tables.__name__))

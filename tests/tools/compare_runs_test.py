@@ -71,6 +71,27 @@ class CompareRunsTest(absltest.TestCase):
     _, screen = self._compare('a,1')
     self.assertRegex(screen, r'all runs\n  1 run; at the end 2;')
 
+  def test_an_older_run_has_the_defaults_of_settings_that_it_lacks(self):
+    self._run('old', [1., 2.], level_name='pong')
+    self._run('same', [1., 4.], level_name='pong', centre_pixels=False)
+    self._run('other', [1., 8.], level_name='pong', centre_pixels=True)
+    _, screen = self._compare()
+    self.assertRegex(screen, r'centre_pixels=False\n  2 runs; at the end 3 .*\n'
+                             r'centre_pixels=True\n  1 run; at the end 8;')
+
+  def test_a_run_of_several_learners_counts_once(self):
+    for task, name in enumerate(('run', 'run_learner_1')):
+      self._run(name, [1., 2.], job_name='learner', task=task)
+    _, screen = self._compare()
+    self.assertRegex(screen, r'all runs\n  1 run; at the end 2;')
+    self.assertRegex(self.skipped.getvalue(), '^skipped: .*/run_learner_1: the directory of learner 1 of a run: want ')
+
+  def test_shared_replays_at_several_addresses_make_no_group(self):
+    for seed, address in enumerate(('127.0.0.1:40001', '127.0.0.1:40913', '')):
+      self._run(f'run_{seed}', [1., 2.], agent='laser', seed=seed, shared_replay=address)
+    _, screen = self._compare()
+    self.assertRegex(screen, r'shared_replay=True\n  2 runs; .*\nshared_replay=False\n  1 run; ')
+
   def test_the_interquartile_mean_and_its_interval(self):
     middle, low, high = intervals.interquartile_mean([-100., 1., 2., 3., 4., 5., 6., 100.])
     self.assertAlmostEqual(middle, (2 + 3 + 4 + 5) / 4)  # Without the two smallest and the two largest.

@@ -61,6 +61,14 @@ class ImpalaTrainingTest(run_directories.TestCase):
     np.testing.assert_allclose(line.get_xydata()[[0, -1]], [[100., 0.], [200., 75.]], atol=1e-9)
     self.assertEqual(by_hours.lines[0].get_xdata()[-1], 1 / 60)
 
+  def test_the_best_setting_of_experts_on_one_level_is_that_of_the_level(self):
+    for name, rate, score in (('a', 1e-4, 0.3), ('b', 2e-4, 0.5), ('c', 3e-4, 0.4)):
+      run_directories.make(self.folder, name, level_name='rooms_watermaze', learning_rate=rate, agent='impala', curves={
+          'rooms_watermaze': [run_directories.mean_return('rooms_watermaze', score)] * 2})
+    for runs in (self.read(), self.read()[::-1]):
+      (label, (run,)), = impala_training.best(runs, _DMLAB).items()
+      self.assertEqual((label, run.flags['learning_rate']), ('IMPALA-Experts, deep, best of 3', 2e-4))
+
   def test_bars_are_training_scores_of_each_level(self):
     self._make('deep', [1., 40.])
     axes, = self._panels(impala_training.draw_bars)

@@ -46,7 +46,7 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertEqual(row['paper'], '9 (IMPALA-Experts, deep, 333M)')  # Table B.1.
 
   def test_an_agent_of_ones_own_has_a_row(self):
-    self._run('own', [5.] * 10, agent='q_learner', off_policy_correction=None)
+    self._run('own', [5.] * 10, agent='q_learner', off_policy_correction=None, torso=None, use_lstm=None)
     run, = runs.read([f'{self.folder}/own'], evaluated=False, agents=None)[0]
     row, = (line for line in layout.markdown(returns_table.table([run], 500)).splitlines() if 'q_learner' in line)
     self.assertIn(' 5.00 ', row)
@@ -98,6 +98,12 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertEqual([(row['agent'], row['human-normalised (%)'], row['paper']) for row in self._rows()][::2],
                      [('IMPALA, learning_rate=0.0006', '61', '20.4 (IMPALA, shallow, experts, 200M)'),
                       ('LASER', '–', '–')])
+
+  def test_shared_replays_at_several_addresses_are_one_line(self):
+    for seed in (1, 2):
+      self._run(f'run_{seed}', [1.] * 10, agent='laser', seed=seed, shared_replay=f'127.0.0.1:4000{seed}')
+    row, = self._rows()
+    self.assertEqual((row['agent'], row['seeds']), ('LASER', '2'))
 
   def test_runs_of_other_lengths_are_apart(self):
     """The learning rate decays over the frames of a run."""
