@@ -27,7 +27,6 @@ from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.training import run_config
 
 _TORSOS = (torsos.ShallowTorso, torsos.DqnTorso)
 _EVERY = 8  # Agent steps between two observations that are looked at, because neighbours are nearly the same.
@@ -57,7 +56,7 @@ def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
                            'ReLU')
   are_on, state = [], None
   with errors.of_user(environment_workers.WorkerError), lone_environment.start(
-      policy.levels[0], seed, policy.protocol, run_config.RunConfig().environment_timeout_seconds) as environment:
+      policy.levels[0], seed, policy.protocol, policy.timeout_seconds) as environment:
     row = environment.advance()
     for step in range(steps):
       if step % _EVERY == 0:

@@ -74,6 +74,7 @@ class Policy:
     agent: the network, an agent_lib.Agent.
     selection: how actions are selected.
     protocol: settings of the environments; see registry.make_from_json.
+    timeout_seconds: how long to wait for an environment in a process of its own.
     spec: agent_lib.EnvironmentSpec; `spec.observation` says which observations `step` takes.
   """
 
@@ -82,7 +83,7 @@ class Policy:
     """Makes the network and reads its parameters. Call `load` instead of this."""
     self.name = job.agent.name
     self.config, self.levels, self.selection = job.config, job.levels, selection
-    self.protocol = job.protocol
+    self.protocol, self.timeout_seconds = job.protocol, job.timeout_seconds
     self.spec = job.environment_spec()
     restored = _restore(lambda: job.agent.network(self.spec, job.config), stored)
     self.environment_frames, self.learner_steps = restored.environment_frames, restored.learner_steps
@@ -179,6 +180,7 @@ class StoredRun:
   config: Any               # The hyper-parameters.
   protocol: dict[str, Any]  # Settings of the environments in evaluations; see registry.make_from_json.
   levels: tuple[str, ...]   # The levels in their version for evaluation.
+  timeout_seconds: float    # How long to wait for an environment, as in the run.
 
   def environment_spec(self) -> agent_lib.EnvironmentSpec:
     """Returns the specification of the environments. For this it makes one, but starts no episode.
@@ -186,8 +188,7 @@ class StoredRun:
     Raises:
       errors.UserError: the environment cannot be made.
     """
-    timeout_seconds = run_config.RunConfig().environment_timeout_seconds
-    with lone_environment.start(self.levels[0], 0, self.protocol, timeout_seconds) as environment:
+    with lone_environment.start(self.levels[0], 0, self.protocol, self.timeout_seconds) as environment:
       its = environment.specification
     observation = {name: tf.TensorSpec(shape, dtype, name) for name, (dtype, shape) in its.observation.items()}
     return agent_lib.EnvironmentSpec(its.num_actions, observation, self.levels, its.frame_stacks)
@@ -228,8 +229,10 @@ def _stored_run(name: str | None, flags: dict[str, Any], agent: str, file: str) 
   config = _stored_settings(definition.config, flags, file)
   levels = registry.expand(config.level_name)
   protocol = _stored_settings(type(presets[0].protocol), flags, file)
+  # A file of export.py has no settings of the run.
+  run = _stored_settings(run_config.RunConfig, dataclasses.asdict(presets[0].run) | flags, file)
   return StoredRun(definition, config, protocol.environments(levels, training=False),
-                   tuple(map(registry.test_level, levels)))
+                   tuple(map(registry.test_level, levels)), run.environment_timeout_seconds)
 
 
 def _stored_settings(config_class: type, flags: dict[str, Any], file: str) -> Any:

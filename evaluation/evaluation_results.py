@@ -128,7 +128,7 @@ def _report_of_several(summary):
 def _figure(name, value):
   what = name.removeprefix('suite_score/').replace('_', ' ')
   metric = metric_table.find(name)
-  return f'{what} {value:,} levels' if metric and metric.unit == 'levels' else f'{what} {value:,.2f} %'
+  return f'levels {what}: {value:,}' if metric and metric.unit == 'levels' else f'{what} {value:,.2f} %'
 
 
 def _unfinished(content: Any) -> dict[str, Any]:

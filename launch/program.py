@@ -92,7 +92,7 @@ def main(preset: preset_lib.Preset, agent: definition.Definition):
 def _read_flags(preset, agent) -> definition.Job:
   """Returns the run. An evaluation has the stored settings of its run; the command line cannot change them."""
   stored = None
-  config = run_flags.config_from_flags(agent.config)  # Not validated yet: stored flags may complete it.
+  config = run_flags.config_from_flags(agent.config)  # Only types and ranges are checked: stored flags may complete it.
   run_settings = run_config.from_flags(default_run=config.level_name)
   cluster = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate)
   if cluster.job_name == 'learner' and cluster.task > 0 and run_settings.mode == 'train':

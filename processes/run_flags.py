@@ -106,8 +106,9 @@ def defaults(names: Iterable[str], flag_values: flags.FlagValues = flags.FLAGS) 
 def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoReturn:
   """Parses the flags, runs `main` and ends the process.
 
-  A UserError ends the process with a one-line message and exit code 1. If an environment worker caused it, the worker's
-  traceback is printed above the message. Other exceptions show a traceback. Output that cannot be written is dropped.
+  A UserError ends the process with a one-line message and exit code 1. Its details, such as the traceback of a worker
+  that caused it, are printed above the message. Other exceptions show a traceback. Output that cannot be written is
+  dropped.
 
   Args:
     main: the function to run. It may return an exit code.
@@ -123,7 +124,7 @@ def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoR
       signal.signal(signal.SIGINT, signal.default_int_handler)  # Replaces the handler of quiet.start.
       return main(others) if takes_others else main()
     except errors.UserError as error:
-      first, *details = str(error).splitlines()  # The details are an environment worker's traceback.
+      first, *details = str(error).splitlines()  # The details are a worker's traceback, for example.
       for line in details:
         print(line, file=quiet.screen())
       fail(first)

@@ -7,7 +7,7 @@ import contextlib
 class UserError(Exception):
   """An error that the user can correct. The first line of the message says what, where, and what to do.
 
-  If the error is of an environment worker, further lines have the worker's traceback.
+  Further lines have details, such as an environment worker's traceback or the output of a process.
   """
 
 

@@ -19,8 +19,9 @@ def read_runs(text: str, evaluated: bool, agents: Sequence[str] | None = ('impal
     evaluated: whether the runs must have been evaluated.
     agents: names of agents, as in config.json, whose runs are wanted. See runs.read.
   Raises:
-    errors.UserError: the text names nothing, or some run directories cannot be read, or none of those that patterns
-      match is wanted or that of learner 0. The error is about the last one. The others are printed.
+    errors.UserError: the text names nothing, or some run directories cannot be read, or patterns match no run that is
+      wanted, or only directories of learners other than learner 0. The error is about the last one. The others are
+      printed.
   """
   skipped, wanted = [], patterns(text)
   if text and not wanted:

@@ -191,7 +191,7 @@ def sent_per_second(metrics: Mapping[str, Any]) -> float:
 
 def _fetch(addresses, parameters, numbers, precision, parameters_from, relay_port):
   """Runs hosts with these numbers that fetch parameters, from each address, until the process is killed."""
-  parent_death.signal_at_parents_end(signal.SIGKILL)
+  _begin()
   served = relay.RelayPort(relay_port) if relay_port else None
   for number in numbers:
     for address in addresses:

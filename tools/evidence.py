@@ -175,7 +175,7 @@ PAPERS = {
 
 def judge(claim: Claim, first: Sequence[float], second: Sequence[float]) -> Verdict:
   """Returns whether a claim holds for the scores of the same seeds, [seeds] each."""
-  from scipy import stats  # noqa: PLC0415  # An installation may lack it; `main` says so.
+  from scipy import stats  # An installation may lack it; `main` says so.
   differences = np.subtract(first, second)
   difference = float(stats.trim_mean(differences, 0.25))
   if not claim.margin:
@@ -253,7 +253,9 @@ def main():
     raise errors.UserError(f'--broken_with={config.broken_with}: runs of laser have no flags: leave it out of --papers')
   needed = [*_PACKAGES, *(_PACKAGES_OF_TASKS if 'r2d2' in chosen else [])]
   if lacking := [name for name in needed if not util.find_spec(name)]:
-    raise errors.UserError(f'the claims need {", ".join(lacking)}: {sys.executable} -m pip install {" ".join(lacking)}')
+    raise errors.UserError(f'the claims need {", ".join(lacking)}: in a checkout, {sys.executable} -m pip install '
+                           "'.[evidence]'")
+  intervals.interquartile_mean([0.])  # Where rliable cannot be imported, this says so before any run.
   folder, sections, failed, total = files.make_folder(config.output), [], [], 0
   for name in chosen:
     paper = PAPERS[name]

@@ -69,7 +69,7 @@ class RunEnd:
     UPDATE_PATIENCE_SECONDS.
 
     Without a signal, a lone learner's update ends by itself. An update with other learners gets a minute, because it
-    may wait for one that has no actors.
+    may wait for a learner that has no actors.
 
     Args:
       learner: the thread. If it is still alive afterwards, an update is running.

@@ -227,16 +227,18 @@ class Trainer:
       run_directory.RunDirectoryError: this process has a run, and the first learner begins a new one. Going on would
         replace what may be the run's last checkpoint.
     """
+    with self._together.scope():
+      resumes = tf.Variable(int(saver_lib.has_checkpoint(self._directory)), trainable=False, dtype=tf.int64)
     member = {'member': self._member} if self._member else {}
     saver = saver_lib.Saver(self._directory, self._job.run.checkpoint_interval_seconds,
                             {'experience': self._experience, 'intake': self._intake},
                             learner=self.learner, statistics=statistics, **member)
     restored = int(self.learner.environment_frames.numpy())
-    self._together.broadcast(self.learner.variables)
-    if restored and not int(self.learner.environment_frames.numpy()):
+    self._together.broadcast([*self.learner.variables, resumes])  # `resumes` is now that of the first learner.
+    if restored and not int(resumes.numpy()):
       raise run_directory.RunDirectoryError(
-          f'{self._directory.logdir} has a run of {restored:,} frames, and the first learner begins a new one: copy '
-          'this folder to the --logdir of the first learner, or give all learners another --logdir')
+          f'{self._directory.logdir} has a run of {restored:,} frames, and the first learner begins a new one: put the '
+          "first learner's run directory back, or give all learners another --logdir")
     return saver
 
   @property

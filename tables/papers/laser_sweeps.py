@@ -31,7 +31,9 @@ def is_shared(run: runs_lib.Run) -> bool:
 def settings(run: runs_lib.Run) -> dict[str, Any]:
   """Returns the settings of a run by name, without those that are swept or differ between repetitions."""
   is_single = ',' not in run.flags['level_name'] and runs_lib.is_expert(run)
-  return results.settings_of(run, is_single, swept=False) | {'shares': is_shared(run)}
+  found = results.settings_of(run, is_single, swept=False) | {'shares': is_shared(run)}
+  found.pop('shared_replay', None)
+  return found
 
 
 def setting(run: runs_lib.Run) -> str:

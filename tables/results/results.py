@@ -222,8 +222,8 @@ def settings_of(run: runs_lib.Run, expert: bool, swept: bool = True) -> dict[str
   defaults = departures.papers(run.family, suite.name if suite else None)
   # The learners can be in one process or in several.
   values = defaults | run.flags | {'num_learners': run.learners, 'agent': run.agent}
-  if run.agent == runs_lib.LASER:  # The address of a shared replay is another one at each start.
-    values['shares'] = bool(values.pop('shared_replay', ''))
+  if 'shared_replay' in values:  # The address is another one at each start.
+    values['shared_replay'] = bool(values['shared_replay'])
   return {name: value for name, value in values.items() if name not in apart}
 
 

@@ -178,7 +178,7 @@ def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | N
   suite = suite_of(run)
   if suite is None or run.family != A3C and run.flags.get('off_policy_correction') != 'vtrace':
     return None
-  kind = (run.family, suite.name, is_expert(run), run.flags['torso'], run.flags['use_lstm'])
+  kind = (run.family, suite.name, is_expert(run), run.flags.get('torso'), run.flags.get('use_lstm'))
   candidates = [agent for agent in agents
                 if kind == (agent.family, agent.suite, agent.experts, agent.torso, agent.use_lstm)
                 and run.population <= agent.population and run.learners <= agent.learners]

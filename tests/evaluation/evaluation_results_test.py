@@ -39,7 +39,7 @@ catch: 2 episodes after 40,960 frames of training (16 updates)
 level                                             mean      median  normalised
 pong                                            -20.25      -20.00      1.27 %
 catch                                           -20.25      -20.00
-human-normalised over the levels: mean capped 1.27 %, above human 0 levels''')
+human-normalised over the levels: mean capped 1.27 %, levels above human: 0''')
 
 
 _RESULT = {'mean': -1., 'median': -1., 'human_normalised': None, 'human_normalised_capped': None,

@@ -71,8 +71,13 @@ class ClusterScalingTest(absltest.TestCase):
     measuring = multiprocessing.get_context('fork').Process(target=cluster_scaling.measure, args=('Atari', 1000.))
     measuring.start()
     self.addCleanup(measuring.kill)
-    waiting.wait_until(lambda: len(psutil.Process(measuring.pid).children()) == 2)
-    children = psutil.Process(measuring.pid).children()
+
+    def connected():
+      return [child for child in psutil.Process(measuring.pid).children()
+              if any(connection.status == psutil.CONN_ESTABLISHED for connection in child.net_connections('tcp'))]
+
+    waiting.wait_until(lambda: len(connected()) == 2)
+    children = connected()
     measuring.kill()
     measuring.join()
     self.assertEmpty(psutil.wait_procs(children, timeout=60)[1])

@@ -123,7 +123,7 @@ class EvidenceTest(parameterized.TestCase):
     config = evidence.EvidenceConfig(output=self.create_tempdir().full_path)
     with mock.patch.object(evidence.util, 'find_spec', find), mock.patch.object(
         evidence.run_flags, 'config_from_flags', return_value=config):
-      with self.assertRaisesRegex(errors.UserError, '^the claims need scipy, bsuite: .* -m pip install scipy bsuite$'):
+      with self.assertRaisesRegex(errors.UserError, r"^the claims need scipy, bsuite: .* install '\.\[evidence\]'$"):
         evidence.main()
 
   def test_an_unknown_paper_is_refused(self):

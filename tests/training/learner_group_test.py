@@ -199,7 +199,7 @@ class TrainingTogetherTest(parameterized.TestCase):
       first, second = self._start_learners(stack)
       self.assertEqual(second.end()[0], 1)
       self.assertRegex(second.screen(), rf'\nerror: {second_logdir} has a run of {end["environment_frames"]:,} frames, '
-                                        r'and the first learner begins a new one: copy .*\n$')
+                                        r"and the first learner begins a new one: put the first learner's .*\n$")
       self._check_left_alone(first)
     self.assertEqual(training.rows(second_logdir)[-1], end)
     self.assertEqual(sorted(os.listdir(os.path.join(second_logdir, 'checkpoints'))), checkpoints)
