@@ -106,7 +106,7 @@ def _read_run(logdir, metric):
 
 
 def _defaults(run):
-  if run.agent not in runs_lib.NAMES or 'level_name' not in run.flags:
+  if run.agent not in runs_lib.NAMES or not isinstance(run.flags.get('level_name'), str):
     return {}
   suite = runs_lib.suite_of(run)
   return departures.papers(run.family, suite.name if suite else None)
