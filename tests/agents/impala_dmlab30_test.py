@@ -12,11 +12,11 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow as tf
 
-import scalable_agents
 from scalable_agents.agents import configs
 from scalable_agents.agents import filters
 from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import play
+from scalable_agents.agents import python_api
 from scalable_agents.agents import registry
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -144,7 +144,7 @@ class LifeOfARunTest(absltest.TestCase):
       with contextlib.redirect_stdout(io.StringIO()) as screen:
         play.play(config, play.load(config))
       self.assertRegex(screen.getvalue(), r'^episode 1: return -?[0-9.]+, \d+ frames\n$')
-    policy = scalable_agents.load(logdir)
+    policy = python_api.load(logdir)
     self.assertEqual(policy.levels, _TESTED)
     self.assertLen(filters.shares(policy, 10, 1), 16)
 
