@@ -4,6 +4,7 @@ A stopped process cannot end by itself, and SIGTERM has no effect until it conti
 starts a guard process. The guard continues them when its parent ends for any reason.
 """
 
+from collections.abc import Iterable
 import contextlib
 import signal
 import subprocess
@@ -21,7 +22,7 @@ class Guarded:
     """Starts the guard."""
     self._process = process
     # The guard has a process group of its own, so that it gets no signals from the terminal.
-    self._guard = subprocess.Popen([sys.executable, '-m', __name__, str(process.pid)], env=python_path.environment(),
+    self._guard = subprocess.Popen([sys.executable, '-m', __name__], env=python_path.environment(), bufsize=0,
                                    stdin=subprocess.PIPE, process_group=0)
 
   def __enter__(self) -> 'Guarded':
@@ -33,19 +34,33 @@ class Guarded:
 
   def send(self, number: int):
     """Sends a signal to the process and its descendants, which may have sessions of their own."""
-    if self._process.poll() is None:
-      send(self._process.pid, number)
+    if self._process.poll() is not None:
+      return
+    with contextlib.suppress(psutil.NoSuchProcess):
+      process = psutil.Process(self._process.pid)
+      family = (process, *process.children(recursive=True))
+      if number == signal.SIGSTOP:
+        # The guard is told before, as it cannot find the descendants of a process that has ended.
+        assert self._guard.stdin is not None
+        self._guard.stdin.write(b''.join(b'%d\n' % one.pid for one in family))
+      _send(family, number)
 
 
-def send(process_id: int, number: int):
-  """Sends a signal to a process and its descendants, if they exist."""
-  with contextlib.suppress(psutil.NoSuchProcess):
-    process = psutil.Process(process_id)
-    for one in (process, *process.children(recursive=True)):
-      with contextlib.suppress(psutil.NoSuchProcess):
-        one.send_signal(number)
+def _send(processes: Iterable[psutil.Process], number: int):
+  """Sends a signal to those of the processes that exist."""
+  for process in processes:
+    with contextlib.suppress(psutil.NoSuchProcess):
+      process.send_signal(number)
 
 
-if __name__ == '__main__':  # The guard.
-  sys.stdin.read()  # Ends with the process that started the guard.
-  send(int(sys.argv[1]), signal.SIGCONT)
+def _guard():
+  """Continues the processes that standard input names, when the process that started the guard has ended."""
+  stopped = set()
+  for line in sys.stdin:
+    with contextlib.suppress(psutil.NoSuchProcess):
+      stopped.add(psutil.Process(int(line)))
+  _send(stopped, signal.SIGCONT)
+
+
+if __name__ == '__main__':
+  _guard()
