@@ -47,6 +47,9 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       'without this many filters are off from the start where pictures are bright. A gradient then moves all weights '
       'of a filter in the same direction, and noise can switch off further ones for ever. LeCun et al. 1998, '
       '"Efficient BackProp", section 4.3. Ours.')
+  scale_pixels: bool = setting(
+      True, 'Divide pixels by 255, as the released code does for DMLab. The paper says nothing about it on Atari. '
+      '--noscale_pixels keeps pixels from 0 to 255, so that an update of the first layer changes the features more.')
   use_lstm: bool = setting(
       False, 'Add an LSTM of 256 units after the torso. Its inputs include the last reward and the last action. The '
       'paper uses none on Atari.')

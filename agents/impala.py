@@ -60,8 +60,8 @@ class Agent(snt.Module):
     Args:
       spec: the environments. They observe 'pixels' or 'vector', and perhaps 'instruction' (uint8 [L], text padded
         with zeros).
-      config: ActorCriticConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm`, `lstm_precision`,
-        `use_pixel_control` and `seed` are read.
+      config: ActorCriticConfig; `torso`, `torso_precision`, `centre_pixels`, `scale_pixels`, `use_lstm`,
+        `lstm_precision`, `use_pixel_control` and `seed` are read.
       num_baselines: number N of values.
       name: the module's name.
     Raises:
@@ -74,7 +74,7 @@ class Agent(snt.Module):
     if 'pixels' in spec.observation:
       self._observed = 'pixels'
       self._torso = torsos.TORSOS[config.torso](
-          seeds, networks.compute_type(config.torso_precision), config.centre_pixels)
+          seeds, networks.compute_type(config.torso_precision), config.centre_pixels, config.scale_pixels)
     elif 'vector' in spec.observation:
       self._observed = 'vector'
       self._torso = torsos.VectorTorso(seeds)

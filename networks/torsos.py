@@ -20,6 +20,11 @@ def _cast_pixels(pixels, dtype, centred):
   return pixels - tf.reduce_mean(pixels, axis=[1, 2, 3], keepdims=True) if centred else pixels
 
 
+def _input_scale(scale_pixels):
+  """The number by which the first layer multiplies pixels. Without `scale_pixels`: see ActorCriticConfig."""
+  return 1.0 / 255.0 if scale_pixels else 1.0
+
+
 def _check_size(torso, pixels, least):
   height, width = pixels.shape[1:3]
   if min(height, width) < least:
@@ -31,19 +36,20 @@ class ShallowTorso(snt.Module):
   """Figure 3, left: 16 channels 8x8/4, 32 channels 4x4/2, fully connected 256, with a ReLU after each layer."""
 
   def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
-               name: str = 'shallow_torso'):
+               scale_pixels: bool = True, name: str = 'shallow_torso'):
     """Makes the layers.
 
     Args:
       seeds: seeds of the initial values.
       dtype: type to compute in, float32 or bfloat16.
       centre_pixels: whether to subtract the mean of each observation's pixels.
+      scale_pixels: whether to divide pixels by 255.
       name: name of the module.
     """
     super().__init__(name)
     self._dtype = dtype
     self._centre_pixels = centre_pixels
-    self._conv1 = networks.Convolution(16, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0)
+    self._conv1 = networks.Convolution(16, 8, 4, 'VALID', seeds, 'conv1', _input_scale(scale_pixels))
     self._conv2 = networks.Convolution(32, 4, 2, 'VALID', seeds, 'conv2')
     self._linear = networks.Linear(256, seeds, 'linear')
 
@@ -75,18 +81,18 @@ class DqnTorso(snt.Module):
   """
 
   def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
-               name: str = 'dqn_torso', is_dense: bool = False):
+               scale_pixels: bool = True, name: str = 'dqn_torso', is_dense: bool = False):
     """Makes the layers.
 
     Args:
-      seeds, dtype, centre_pixels, name: see ShallowTorso.
+      seeds, dtype, centre_pixels, scale_pixels, name: see ShallowTorso.
       is_dense: whether DQN's fully connected layer follows, with a ReLU.
     """
     super().__init__(name)
     self._dtype = dtype
     self._centre_pixels = centre_pixels
     self._convolutions = [
-        networks.Convolution(32, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0),
+        networks.Convolution(32, 8, 4, 'VALID', seeds, 'conv1', _input_scale(scale_pixels)),
         networks.Convolution(64, 4, 2, 'VALID', seeds, 'conv2'),
         networks.Convolution(64, 3, 1, 'VALID', seeds, 'conv3'),
     ]
@@ -145,12 +151,12 @@ class DeepTorso(snt.Module):
   """Figure 3, right: three residual sections, ReLU, fully connected 256, ReLU."""
 
   def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
-               name: str = 'deep_torso', channels: tuple[int, ...] = (16, 32, 32)):
+               scale_pixels: bool = True, name: str = 'deep_torso', channels: tuple[int, ...] = (16, 32, 32)):
     """Makes the layers. `channels` are those of the sections. The other arguments are those of ShallowTorso."""
     super().__init__(name)
     self._dtype = dtype
     self._centre_pixels = centre_pixels
-    self._sections = [_ResidualSection(number, seeds, f'section{i}', input_scale=1.0 if i else 1.0 / 255.0)
+    self._sections = [_ResidualSection(number, seeds, f'section{i}', 1.0 if i else _input_scale(scale_pixels))
                       for i, number in enumerate(channels)]
     self._linear = networks.Linear(256, seeds, 'linear')
 

@@ -183,6 +183,22 @@ class AgentTest(parameterized.TestCase):
         observation=unroll.environment_output.observation)))
     np.testing.assert_array_equal(got.policy_logits, want.policy_logits)
 
+  def test_settings_of_pixels_reach_the_torso(self):
+    """An unscaled first kernel is 255 times the scaled one; a constant picture without its mean is black."""
+    agents = [_agent(PIXELS, **settings) for settings in ({}, {'scale_pixels': False}, {'centre_pixels': True})]
+    unroll = _unroll(agents[0], PIXELS)
+    plain, unscaled, _ = (_forward(agent, unroll)[0].policy_logits for agent in agents)
+    self.assertGreater(np.abs(unscaled - plain).max(), 0.1)
+    [kernel] = [variable for variable in agents[1].trainable_variables if variable.name.endswith('conv1/w:0')]
+    kernel.assign(kernel / 255.)
+    np.testing.assert_allclose(_forward(agents[1], unroll)[0].policy_logits, plain, rtol=1e-4, atol=1e-5)
+    environment = unroll.environment_output
+    grey, black = ({name: tf.fill(x.shape, tf.constant(value, x.dtype)) for name, x in environment.observation.items()}
+                   for value in (200, 0))
+    logits = [_forward(agent, unroll._replace(environment_output=environment._replace(observation=observation)))[0]
+              .policy_logits for agent, observation in ((agents[0], black), (agents[2], grey))]
+    np.testing.assert_array_equal(*logits)
+
   def test_actions_are_samples_of_the_policy_and_a_function_of_the_seed(self):
     agent = _agent()
     batch = 4000

@@ -17,9 +17,9 @@ def _pixels(*shape, seed=0):
   return np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8)
 
 
-def _scaled(pixels, centred):
-  """Returns the pixels as networks process them: in [0, 1], and if `centred` minus the mean of their image."""
-  return np.stack([image - image.mean() if centred else image for image in pixels / 255.0])
+def _preprocessed(pixels, centred, scaled):
+  """Returns the pixels as networks process them: if `centred` minus the mean of their image, if `scaled` over 255."""
+  return np.stack([image - image.mean() if centred else image for image in pixels / (255.0 if scaled else 1.0)])
 
 
 def _convolve(images, kernel, bias, stride, same):
@@ -81,35 +81,35 @@ class TorsoTest(parameterized.TestCase):
     self.assertEqual(_count(torso), want)
 
   @parameterized.product(torso=(('shallow', (30, 36), (4, 2)), ('dqn', (36, 44), (4, 2, 1))),
-                         centre_pixels=(False, True))
-  def test_plain_convolutions_match_their_definition(self, torso, centre_pixels):
+                         centre_pixels=(False, True), scale_pixels=(False, True))
+  def test_plain_convolutions_match_their_definition(self, torso, centre_pixels, scale_pixels):
     name, size, strides = torso
-    torso = torsos.TORSOS[name](networks.Seeds(1), centre_pixels=centre_pixels)
+    torso = torsos.TORSOS[name](networks.Seeds(1), centre_pixels=centre_pixels, scale_pixels=scale_pixels)
     pixels = _pixels(2, *size, 2)
     torso(pixels)
     _randomise_biases(torso)
     v = {variable.name.removeprefix(f'{name}_torso/')[:-2]: variable.numpy() for variable in torso.trainable_variables}
-    x = _scaled(pixels, centre_pixels)
+    x = _preprocessed(pixels, centre_pixels, scale_pixels)
     for i, stride in enumerate(strides, 1):
       x = _relu(_convolve(x, v[f'conv{i}/w'], v[f'conv{i}/b'], stride, same=False))
     want = _relu(x.reshape(2, -1) @ v['linear/w'] + v['linear/b'])
-    np.testing.assert_allclose(torso(pixels), want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(torso(pixels), want, rtol=1e-4, atol=1e-5 if scale_pixels else 1e-5 * 255)
 
-  @parameterized.parameters(False, True)
-  def test_deep_matches_its_definition(self, centre_pixels):
-    torso = torsos.DeepTorso(networks.Seeds(1), centre_pixels=centre_pixels)
+  @parameterized.product(centre_pixels=(False, True), scale_pixels=(False, True))
+  def test_deep_matches_its_definition(self, centre_pixels, scale_pixels):
+    torso = torsos.DeepTorso(networks.Seeds(1), centre_pixels=centre_pixels, scale_pixels=scale_pixels)
     pixels = _pixels(2, 11, 16, 2)
     torso(pixels)
     _randomise_biases(torso)
     v = {variable.name.removeprefix('deep_torso/')[:-2]: variable.numpy() for variable in torso.trainable_variables}
-    x = _scaled(pixels, centre_pixels)
+    x = _preprocessed(pixels, centre_pixels, scale_pixels)
     for section in ('section0', 'section1', 'section2'):
       x = _max_pool(_convolve(x, v[f'{section}/conv/w'], v[f'{section}/conv/b'], 1, same=True))
       for block in (f'{section}/block0', f'{section}/block1'):
         y = _convolve(_relu(x), v[f'{block}/conv1/w'], v[f'{block}/conv1/b'], 1, same=True)
         x = x + _convolve(_relu(y), v[f'{block}/conv2/w'], v[f'{block}/conv2/b'], 1, same=True)
     want = _relu(_relu(x).reshape(2, -1) @ v['linear/w'] + v['linear/b'])
-    np.testing.assert_allclose(torso(pixels), want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(torso(pixels), want, rtol=1e-4, atol=1e-5 if scale_pixels else 1e-5 * 255)
 
   def test_deep_4x_has_four_times_the_channels(self):
     """Schmitt et al. 2020 (LASER), section 5.1: 64, 128 and 128 channels, and nothing else is changed."""
