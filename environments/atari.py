@@ -12,6 +12,8 @@ pixel is the exact mean of the area that it covers, and halves are rounded up.
 
 from collections.abc import Mapping
 import dataclasses
+import importlib.util
+import sys
 from typing import Any
 
 import dm_env
@@ -159,6 +161,19 @@ class Atari(base.Environment):
     return {'pixels': self._pixels.stack if self._is_stack_observed else self._pixels.stack.copy()}
 
 
+def check_installed(game: str) -> None:
+  """Checks that `ale_py` is installed, without importing it.
+
+  Args:
+    game: named in the error.
+
+  Raises:
+    ImportError: it is not installed.
+  """
+  if 'ale_py' not in sys.modules and importlib.util.find_spec('ale_py') is None:
+    raise _missing(game, "No module named 'ale_py'")
+
+
 def load_emulator(game: str, seed: int, sticky_actions: float) -> tuple[Any, list[Any]]:
   """Returns an emulator with the game's ROM, and the console's 18 actions.
 
@@ -176,7 +191,7 @@ def load_emulator(game: str, seed: int, sticky_actions: float) -> tuple[Any, lis
     import ale_py
     import ale_py.roms
   except ImportError as error:
-    raise ImportError(f'{game}: Atari games need ale-py ({error}): pip install ale-py') from error
+    raise _missing(game, error) from error
   if game not in ale_py.roms.get_all_rom_ids():
     raise ValueError(f'{game}: ale-py {ale_py.__version__} has no such game')
   ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -185,3 +200,7 @@ def load_emulator(game: str, seed: int, sticky_actions: float) -> tuple[Any, lis
   emulator.setFloat('repeat_action_probability', sticky_actions)
   emulator.loadROM(str(ale_py.roms.get_rom_path(game)))
   return emulator, list(ale_py.Action.__members__.values())
+
+
+def _missing(game, error):
+  return ImportError(f'{game}: Atari games need ale-py ({error}): pip install ale-py')

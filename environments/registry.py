@@ -26,6 +26,7 @@ import json
 import re
 import urllib.parse
 
+from scalable_agents.environments import atari as atari_lib
 from scalable_agents.environments import atari57
 from scalable_agents.environments import base
 from scalable_agents.environments import catch
@@ -41,8 +42,6 @@ from scalable_agents.environments import quiz
 from scalable_agents.environments import recall
 from scalable_agents.environments import scaled
 from scalable_agents.environments import scores
-from scalable_agents.environments.atari import Atari
-from scalable_agents.environments.atari import AtariSettings
 
 _TASKS = {
     'catch': catch.Catch,
@@ -117,7 +116,7 @@ def check(level_name: str) -> None:
   """Checks that `make` supports a level, without starting an emulator.
 
   Raises:
-    ImportError: a user's own environment needs a module that is not there, or DeepMind Lab is not installed.
+    ImportError: a user's own environment needs a module that is not there, or ale-py or DeepMind Lab is not installed.
     ValueError: the level is unknown (the message has the closest names), or a user's own environment cannot be made or
       has spaces that are not supported.
   """
@@ -128,13 +127,15 @@ def check(level_name: str) -> None:
       raise
     except Exception as error:  # The user's own code can raise anything.
       raise ValueError(f'{level_name} cannot be made: {type(error).__name__}: {base.one_line(error)}') from error
+  elif level_name in atari57.LEVELS:
+    atari_lib.check_installed(level_name)
   elif level_name in dmlab_lib.LEVELS:
     dmlab_lib.check_installed(level_name)
   elif level_name not in levels() and not _SCALED.fullmatch(level_name):
     raise _unknown(level_name)
 
 
-def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings(),
+def make(level_name: str, *, seed: int, atari: atari_lib.AtariSettings = atari_lib.AtariSettings(),
          dmlab: dmlab_lib.DmlabSettings = dmlab_lib.DmlabSettings()) -> base.Environment:
   """Makes an environment.
 
@@ -152,7 +153,7 @@ def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings(),
     ValueError: as for `check`, or the settings are invalid for the level.
   """
   if level_name in atari57.LEVELS:
-    return Atari(level_name, seed=seed, settings=atari)
+    return atari_lib.Atari(level_name, seed=seed, settings=atari)
   if level_name in dmlab_lib.LEVELS:
     return dmlab_lib.Dmlab(level_name, seed=seed, settings=dmlab)
   if level_name in _TASKS:
@@ -174,7 +175,7 @@ def make_from_json(level_name: str, seed: int, protocol: dict[str, dict]) -> bas
     protocol: fields of AtariSettings and DmlabSettings that differ from their defaults, under the keys 'atari' and
       'dmlab'.
   """
-  return make(level_name, seed=seed, atari=AtariSettings(**protocol.get('atari', {})),
+  return make(level_name, seed=seed, atari=atari_lib.AtariSettings(**protocol.get('atari', {})),
               dmlab=dmlab_lib.DmlabSettings(**protocol.get('dmlab', {})))
 
 
