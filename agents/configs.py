@@ -49,7 +49,8 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       '"Efficient BackProp", section 4.3. Ours.')
   scale_pixels: bool = setting(
       True, 'Divide pixels by 255, as the released code does for DMLab. The paper says nothing about it on Atari. '
-      '--noscale_pixels keeps pixels from 0 to 255, so that an update of the first layer changes the features more.')
+      '--noscale_pixels keeps pixels from 0 to 255: features are larger at first, and each update changes the policy '
+      'more. On Breakout, IMPALA learns several times faster then.')
   use_lstm: bool = setting(
       False, 'Add an LSTM of 256 units after the torso. Its inputs include the last reward and the last action. The '
       'paper uses none on Atari.')
