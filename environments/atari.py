@@ -13,7 +13,6 @@ pixel is the exact mean of the area that it covers, and halves are rounded up.
 from collections.abc import Mapping
 import dataclasses
 import importlib.util
-import sys
 from typing import Any
 
 import dm_env
@@ -170,7 +169,7 @@ def check_installed(game: str) -> None:
   Raises:
     ImportError: it is not installed.
   """
-  if 'ale_py' not in sys.modules and importlib.util.find_spec('ale_py') is None:
+  if importlib.util.find_spec('ale_py') is None:
     raise _missing(game, "No module named 'ale_py'")
 
 

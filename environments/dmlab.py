@@ -171,7 +171,7 @@ def check_installed(level: str) -> None:
   Raises:
     ImportError: it is not installed.
   """
-  if 'deepmind_lab' not in sys.modules and importlib.util.find_spec('deepmind_lab') is None:
+  if importlib.util.find_spec('deepmind_lab') is None:
     raise _missing(level, "No module named 'deepmind_lab'")
 
 
