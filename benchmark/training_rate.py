@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
+from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
 
 LOG_INTERVAL_SECONDS = 1.
@@ -71,7 +72,8 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
   Raises:
     errors.UserError: the training process has ended. The message has its output.
   """
-  with tempfile.TemporaryDirectory() as folder, open(f'{folder}/screen', 'w+', encoding='utf-8') as screen:
+  with (stop_signals.leaving_on_sigterm(), tempfile.TemporaryDirectory() as folder,
+        open(f'{folder}/screen', 'w+', encoding='utf-8') as screen):
     interval = min(LOG_INTERVAL_SECONDS, seconds / 8)
     run = {'logdir': f'{folder}/run', 'log_interval_seconds': interval}
     training = start(arguments(run), screen)

@@ -1,6 +1,19 @@
 """Treats SIGINT, SIGTERM and SIGHUP as requests to end cleanly."""
 
+from collections.abc import Iterator
+import contextlib
 import signal
+import sys
+
+
+@contextlib.contextmanager
+def leaving_on_sigterm() -> Iterator[None]:
+  """Within the block, SIGTERM raises SystemExit in the main thread, so that what is in use is cleaned up."""
+  before = signal.signal(signal.SIGTERM, lambda number, unused_frame: sys.exit(128 + number))
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, before)
 
 
 class StopSignals:

@@ -28,7 +28,6 @@ import json
 import os
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from typing import Any, NamedTuple
@@ -40,6 +39,7 @@ from scalable_agents.environments import registry as levels_lib
 from scalable_agents.processes import cards
 from scalable_agents.processes import pausing
 from scalable_agents.processes import run_flags
+from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
@@ -223,7 +223,9 @@ def measure(rows: Mapping[str, _Row], level: _Level, config: ThroughputConfig) -
   so that all have the same ups and downs of the machine.
   """
   speeds = {name: [] for name in rows}
-  with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+  # Stopped trainings cannot end by themselves: leaving the block continues and ends them.
+  with (stop_signals.leaving_on_sigterm(), tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as stack):
     trainings = {}
     for number, (name, row) in enumerate(rows.items()):
       os.mkdir(os.path.join(folder, str(number)))
@@ -278,8 +280,6 @@ def main():
   """Measures, and writes the speeds and the table or the figure."""
   config = run_flags.config_from_flags(ThroughputConfig, validate)
   levels, rows = _levels(config), _ROWS if config.experiment == 'table' else _VARIATION_ROWS
-  # Stopped trainings cannot end by themselves: leaving `measure` continues and ends them.
-  signal.signal(signal.SIGTERM, lambda *unused: sys.exit(128 + signal.SIGTERM))
   folder = files.make_folder(config.output)
   file, gpus = os.path.join(folder, _FILE), len(cards.models())
   stored_settings = {name: value for name, value in dataclasses.asdict(config).items()

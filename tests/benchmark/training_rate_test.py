@@ -1,10 +1,13 @@
 """Tests of benchmark/training_rate.py."""
 
+import glob
 import os
+import signal
 import subprocess
 import sys
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import psutil
 
 from scalable_agents.benchmark import training_rate
@@ -21,7 +24,7 @@ for number in range(10**6):
 '''
 
 
-class SteadyRowsTest(absltest.TestCase):
+class SteadyRowsTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -47,15 +50,20 @@ class SteadyRowsTest(absltest.TestCase):
     self.assertFalse(os.path.exists(logdirs[0]))
     self.assertEmpty(psutil.Process().children())
 
-  def test_regression_a_training_ends_with_who_measures_it(self):
+  @parameterized.parameters(signal.SIGTERM, signal.SIGKILL)
+  def test_regression_a_training_ends_with_who_measures_it(self, number):
     program = ('from scalable_agents.benchmark import training_rate\n'
                'training_rate.steady_rows(lambda run: ["writer_of_rows", run["logdir"]], 1000.)')
-    measuring = subprocess.Popen([sys.executable, '-c', program], env=python_path.environment())
-    while not (children := psutil.Process(measuring.pid).children()):
+    folder = self.create_tempdir().full_path
+    measuring = subprocess.Popen([sys.executable, '-c', program], env=python_path.environment() | {'TMPDIR': folder})
+    while not glob.glob(f'{folder}/*/run/metrics.jsonl'):
       self.assertIsNone(measuring.poll())
-    measuring.kill()
+    children = psutil.Process(measuring.pid).children()
+    measuring.send_signal(number)
     measuring.wait()
     self.assertEmpty(psutil.wait_procs(children, timeout=60)[1])
+    if number == signal.SIGTERM:
+      self.assertEqual((measuring.returncode, os.listdir(folder)), (143, []))
 
   def test_a_training_that_ends_says_why(self):
     with self.assertRaisesRegex(errors.UserError, '^training ended with exit code 1: no game\n'):

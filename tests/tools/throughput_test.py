@@ -68,9 +68,8 @@ class ThroughputTest(parameterized.TestCase):
       training.next_rows(0, 1)
     self.assertTrue(training._screen.closed)
 
-  def test_sigterm_leaves_main(self):
-    self.addCleanup(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
-    with mock.patch.object(throughput, 'measure', lambda *unused: signal.raise_signal(signal.SIGTERM)):
+  def test_sigterm_ends_the_trainings(self):
+    with mock.patch.object(throughput, '_Training', lambda *unused: signal.raise_signal(signal.SIGTERM)):
       with self.assertRaises(SystemExit) as left:
         self._main(experiment='variation')
     self.assertEqual(left.exception.code, 143)
