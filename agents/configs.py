@@ -16,6 +16,7 @@ from scalable_agents.records.settings import setting
 _MAX_STEPS = 100_000         # Larger values are taken for typing errors.
 _MAX_SEQUENCES = 10_000_000
 _PRECISIONS = ('float32', 'bfloat16', 'auto')
+_CENTRES = ('none', 'mean', 'median')  # See networks/torsos.py.
 _REWARD_TRANSFORMS = ('abs_one', 'soft_asymmetric', 'optimistic_asymmetric', 'none')  # See learner/losses.py.
 
 
@@ -42,11 +43,12 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       'the two on the device that computes. bfloat16 is up to 1.8 times as fast on processors that support it. '
       'Parameters, heads and losses are always float32. Ours.',
       choices=_PRECISIONS)
-  centre_pixels: bool = setting(
-      False, 'Subtract from each observation the mean of its pixels before the torso. Pixels are never negative, so '
-      'without this many filters are off from the start where pictures are bright. A gradient then moves all weights '
-      'of a filter in the same direction, and noise can switch off further ones for ever. LeCun et al. 1998, '
-      '"Efficient BackProp", section 4.3. Ours.')
+  centre_pixels: str = setting(
+      'none', 'What to subtract from the pixels of each observation before the torso: none; their mean; or their '
+      'median, which makes the background 0 in most games. Pixels are never negative, so with none many filters are '
+      'off from the start where pictures are bright. A gradient then moves all weights of a filter in the same '
+      'direction, and noise can switch off further ones for ever. LeCun et al. 1998, "Efficient BackProp", section '
+      '4.3. Ours.', choices=_CENTRES)
   scale_pixels: bool = setting(
       True, 'Divide pixels by 255, as the released code does for DMLab. The paper says nothing about it on Atari. '
       '--noscale_pixels keeps pixels from 0 to 255: features are larger at first, and each update changes the policy '
@@ -233,8 +235,9 @@ class R2d2Config(runtime_config.RuntimeConfig):
                        choices=('dqn', 'shallow', 'deep', 'deep_4x'))
   torso_precision: str = setting('float32', 'Data type of the torso for pixels: float32; bfloat16, which is faster on '
                                  'devices that support it; or auto, the faster one. Ours.', choices=_PRECISIONS)
-  centre_pixels: bool = setting(
-      False, 'Subtract from each observation the mean of its pixels before the torso. Ours.')
+  centre_pixels: str = setting(
+      'none', 'What to subtract from the pixels of each observation before the torso: none, their mean, or their '
+      'median. Ours.', choices=_CENTRES)
   dense_before_lstm: bool = setting(
       False, 'Put a fully connected layer of 512 units between the torso and the LSTM. The paper names none.')
   use_lstm: bool = setting(True, 'Have an LSTM of 512 units. Without it: the Feed-Forward ablation of figure 4.')

@@ -46,7 +46,7 @@ class QNetwork(snt.Module):
   """
 
   def __init__(self, observation: Mapping[str, tf.TensorSpec], num_actions: int, seed: int, *, torso: str,
-               torso_precision: str, centre_pixels: bool, dense_before_lstm: bool, use_lstm: bool, lstm_precision: str,
+               torso_precision: str, centre_pixels: str, dense_before_lstm: bool, use_lstm: bool, lstm_precision: str,
                name: str):
     """Creates the variables.
 

@@ -12,12 +12,34 @@ import tensorflow as tf
 
 from scalable_agents.networks import networks
 
+_LEAST_PLACES = 10  # In a row of the grid of `background`.
 
-def _cast_pixels(pixels, dtype, centred):
-  """Casts pixels uint8 [N, H, W, C] to `dtype`. If `centred`, subtracts the mean of each observation's pixels."""
-  pixels = tf.cast(pixels, dtype)
-  # Differs from the paper if `centred`: see ImpalaConfig.centre_pixels.
-  return pixels - tf.reduce_mean(pixels, axis=[1, 2, 3], keepdims=True) if centred else pixels
+
+def _cast_pixels(pixels, dtype, centre):
+  """Casts pixels uint8 [N, H, W, C] to `dtype`, and subtracts `centre` of each observation: see ShallowTorso."""
+  cast = tf.cast(pixels, dtype)
+  # Differs from the paper if a centre is subtracted: see ActorCriticConfig.centre_pixels.
+  if centre == 'mean':
+    return cast - tf.reduce_mean(cast, axis=[1, 2, 3], keepdims=True)
+  return cast - tf.cast(background(pixels), dtype) if centre == 'median' else cast
+
+
+def background(pixels: tf.Tensor) -> tf.Tensor:
+  """Returns the median brightness of each observation: in most games, that of the background.
+
+  Brightness is the mean of the channels. The median is over a grid of at least 10x10 places, because all would take
+  long to sort; of an even number, it is the higher one of the two in the middle.
+
+  Args:
+    pixels: uint8 [N, H, W, C].
+  Returns:
+    float32 [N, 1, 1, 1].
+  """
+  height, width = pixels.shape[1:3]
+  step = max(1, min(height, width) // _LEAST_PLACES)
+  brightness = tf.reduce_mean(tf.cast(pixels[:, ::step, ::step], tf.float32), axis=-1)
+  brightness = tf.reshape(brightness, [-1, brightness.shape[1] * brightness.shape[2]])
+  return tf.sort(brightness, axis=-1)[:, brightness.shape[1] // 2, tf.newaxis, tf.newaxis, tf.newaxis]
 
 
 def _input_scale(scale_pixels):
@@ -35,14 +57,15 @@ def _check_size(torso, pixels, least):
 class ShallowTorso(snt.Module):
   """Figure 3, left: 16 channels 8x8/4, 32 channels 4x4/2, fully connected 256, with a ReLU after each layer."""
 
-  def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
+  def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: str = 'none',
                scale_pixels: bool = True, name: str = 'shallow_torso'):
     """Makes the layers.
 
     Args:
       seeds: seeds of the initial values.
       dtype: type to compute in, float32 or bfloat16.
-      centre_pixels: whether to subtract the mean of each observation's pixels.
+      centre_pixels: what to subtract from the pixels of each observation: 'none', their 'mean', or their 'median',
+        see `background`.
       scale_pixels: whether to divide pixels by 255.
       name: name of the module.
     """
@@ -80,7 +103,7 @@ class DqnTorso(snt.Module):
   (section 5.3.2).
   """
 
-  def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
+  def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: str = 'none',
                scale_pixels: bool = True, name: str = 'dqn_torso', is_dense: bool = False):
     """Makes the layers.
 
@@ -150,7 +173,7 @@ class _ResidualSection(snt.Module):
 class DeepTorso(snt.Module):
   """Figure 3, right: three residual sections, ReLU, fully connected 256, ReLU."""
 
-  def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
+  def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: str = 'none',
                scale_pixels: bool = True, name: str = 'deep_torso', channels: tuple[int, ...] = (16, 32, 32)):
     """Makes the layers. `channels` are those of the sections. The other arguments are those of ShallowTorso."""
     super().__init__(name)

@@ -120,8 +120,15 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_json(flags: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the settings that `to_json` was given, by the names that they have today."""
-  return {_RENAMED.get(name, name): float(value) if value in _INFINITE else value for name, value in flags.items()}
+  """Returns the settings that `to_json` was given, by the names and with the values that they have today."""
+  return {_RENAMED.get(name, name): _today(name, value) for name, value in flags.items()}
+
+
+def _today(name, value):
+  """Returns the value of a setting of config.json, perhaps of an older run, as it is written today."""
+  if name == 'centre_pixels' and isinstance(value, bool):
+    return 'mean' if value else 'none'
+  return float(value) if value in _INFINITE else value
 
 
 def differences(stored: Mapping[str, Any], config: Mapping[str, Any], free: Collection[str],

@@ -184,8 +184,8 @@ class AgentTest(parameterized.TestCase):
     np.testing.assert_array_equal(got.policy_logits, want.policy_logits)
 
   def test_settings_of_pixels_reach_the_torso(self):
-    """An unscaled first kernel is 255 times the scaled one; a constant picture without its mean is black."""
-    agents = [_agent(PIXELS, **settings) for settings in ({}, {'scale_pixels': False}, {'centre_pixels': True})]
+    """An unscaled first kernel is 255 times the scaled one; a constant picture without its median is black."""
+    agents = [_agent(PIXELS, **settings) for settings in ({}, {'scale_pixels': False}, {'centre_pixels': 'median'})]
     unroll = _unroll(agents[0], PIXELS)
     plain, unscaled, _ = (_forward(agent, unroll)[0].policy_logits for agent in agents)
     self.assertGreater(np.abs(unscaled - plain).max(), 0.1)

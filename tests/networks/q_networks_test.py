@@ -15,7 +15,7 @@ _NUM_ACTIONS = 5
 
 def _network(observation, num_actions=_NUM_ACTIONS, **settings):
   return q_networks.QNetwork(observation, num_actions, 1, **dict(
-      torso='dqn', torso_precision='float32', centre_pixels=False, dense_before_lstm=False, use_lstm=True,
+      torso='dqn', torso_precision='float32', centre_pixels='none', dense_before_lstm=False, use_lstm=True,
       lstm_precision='float32', name='online') | settings)
 
 

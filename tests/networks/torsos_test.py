@@ -9,6 +9,9 @@ from scalable_agents.networks import networks
 from scalable_agents.networks import torsos
 
 
+_CENTRES = ('none', 'mean', 'median')
+
+
 def _count(module):
   return sum(int(np.prod(v.shape)) for v in module.trainable_variables)
 
@@ -17,9 +20,16 @@ def _pixels(*shape, seed=0):
   return np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8)
 
 
-def _preprocessed(pixels, centred, scaled):
-  """Returns the pixels as networks process them: if `centred` minus the mean of their image, if `scaled` over 255."""
-  return np.stack([image - image.mean() if centred else image for image in pixels / (255.0 if scaled else 1.0)])
+def _centre(image, kind):
+  """Returns what is subtracted from an image: the mean of its pixels, or a median of at least 10x10 places, or 0."""
+  step = max(min(image.shape[:2]) // 10, 1)
+  brightness = sorted(image[y, x].mean() for y in range(0, image.shape[0], step) for x in range(0, image.shape[1], step))
+  return {'none': 0., 'mean': image.mean(), 'median': brightness[len(brightness) // 2]}[kind]
+
+
+def _preprocessed(pixels, centre, scaled):
+  """Returns the pixels as networks process them: minus a centre of each image, and if `scaled` over 255."""
+  return np.stack([image - _centre(image, centre) for image in pixels / (255.0 if scaled else 1.0)])
 
 
 def _convolve(images, kernel, bias, stride, same):
@@ -81,7 +91,7 @@ class TorsoTest(parameterized.TestCase):
     self.assertEqual(_count(torso), want)
 
   @parameterized.product(torso=(('shallow', (30, 36), (4, 2)), ('dqn', (36, 44), (4, 2, 1))),
-                         centre_pixels=(False, True), scale_pixels=(False, True))
+                         centre_pixels=_CENTRES, scale_pixels=(False, True))
   def test_plain_convolutions_match_their_definition(self, torso, centre_pixels, scale_pixels):
     name, size, strides = torso
     torso = torsos.TORSOS[name](networks.Seeds(1), centre_pixels=centre_pixels, scale_pixels=scale_pixels)
@@ -95,7 +105,7 @@ class TorsoTest(parameterized.TestCase):
     want = _relu(x.reshape(2, -1) @ v['linear/w'] + v['linear/b'])
     np.testing.assert_allclose(torso(pixels), want, rtol=1e-4, atol=1e-5 if scale_pixels else 1e-5 * 255)
 
-  @parameterized.product(centre_pixels=(False, True), scale_pixels=(False, True))
+  @parameterized.product(centre_pixels=_CENTRES, scale_pixels=(False, True))
   def test_deep_matches_its_definition(self, centre_pixels, scale_pixels):
     torso = torsos.DeepTorso(networks.Seeds(1), centre_pixels=centre_pixels, scale_pixels=scale_pixels)
     pixels = _pixels(2, 11, 16, 2)
@@ -137,7 +147,7 @@ class TorsoTest(parameterized.TestCase):
     want = _relu(_relu(x @ v['linear1/w'] + v['linear1/b']) @ v['linear2/w'] + v['linear2/b'])
     np.testing.assert_allclose(torso(x), want, rtol=1e-4, atol=1e-5)
 
-  @parameterized.product(name=('shallow', 'dqn', 'deep'), centre_pixels=(False, True))
+  @parameterized.product(name=('shallow', 'dqn', 'deep'), centre_pixels=_CENTRES)
   def test_bfloat16_is_close_and_its_parameters_are_float32(self, name, centre_pixels):
     pixels = _pixels(64, 36, 36, 4)
     results = []

@@ -145,6 +145,11 @@ class OpenRunTest(parameterized.TestCase):
     run_directory.open_run(self._logdir, {'samples_per_period': 0.77}, _FREE).close()
     self._assert_refused('--samples_per_period was 0.77 and is 1.0 now. Use', config={'samples_per_period': 1.})
 
+  def test_regression_a_run_from_before_pixels_had_two_centres_goes_on(self):
+    self._write('config.json', b'{"agent": "impala", "flags": {"centre_pixels": true}}')
+    run_directory.open_run(self._logdir, {'centre_pixels': 'mean'}, _FREE).close()
+    self._assert_refused('--centre_pixels was "mean" and is "none" now. Use', config={'centre_pixels': 'none'})
+
   def test_config_json_names_the_agent_and_the_directory_is_bound_to_it(self):
     run_directory.open_run(self._logdir, _CONFIG, _FREE, 'impala').close()
     self.assertEqual(run_directory.read_config(self._logdir)['agent'], 'impala')

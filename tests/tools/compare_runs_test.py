@@ -74,10 +74,10 @@ class CompareRunsTest(absltest.TestCase):
   def test_an_older_run_has_the_defaults_of_settings_that_it_lacks(self):
     self._run('old', [1., 2.], level_name='pong')
     self._run('same', [1., 4.], level_name='pong', centre_pixels=False)
-    self._run('other', [1., 8.], level_name='pong', centre_pixels=True)
+    self._run('other', [1., 8.], level_name='pong', centre_pixels='mean')
     _, screen = self._compare()
-    self.assertRegex(screen, r'centre_pixels=False\n  2 runs; at the end 3 .*\n'
-                             r'centre_pixels=True\n  1 run; at the end 8;')
+    self.assertRegex(screen, r'centre_pixels=none\n  2 runs; at the end 3 .*\n'
+                             r'centre_pixels=mean\n  1 run; at the end 8;')
 
   def test_a_run_of_several_learners_counts_once(self):
     for task, name in enumerate(('run', 'run_learner_1')):
