@@ -23,7 +23,8 @@ def _pixels(*shape, seed=0):
 def _centre(image, kind):
   """Returns what is subtracted from an image: the mean of its pixels, or a median of at least 10x10 places, or 0."""
   step = max(min(image.shape[:2]) // 10, 1)
-  brightness = sorted(image[y, x].mean() for y in range(0, image.shape[0], step) for x in range(0, image.shape[1], step))
+  rows, columns = (range(0, length, step) for length in image.shape[:2])
+  brightness = sorted(image[y, x].mean() for y in rows for x in columns)
   return {'none': 0., 'mean': image.mean(), 'median': brightness[len(brightness) // 2]}[kind]
 
 
