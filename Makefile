@@ -45,9 +45,9 @@ TESTS ?= //...
 PRECISION := $(if $(shell grep -sm1 avx512_bf16 /proc/cpuinfo),bfloat16,float32)
 # Settings that learn Pong on a small machine, where the papers use 200 million and 10 billion frames. docs/results.md
 # and docs/r2d2.md explain each difference from the papers.
-PONG_impala := --level_name=pong --torso=shallow --torso_precision=auto --centre_pixels=mean --num_environments=64 \
-  --batch_size=8 --learning_rate=1.6e-3 --rmsprop_decay=0.9 --rmsprop_epsilon=1e-5 --clip_gradient_norm=20 \
-  --vtrace_lambda=0.9 --entropy_cost=0.003 --total_environment_frames=20_000_000
+PONG_impala := --level_name=pong --torso=shallow --torso_precision=auto --centre_pixels=median --noscale_pixels \
+  --num_environments=64 --batch_size=8 --rmsprop_decay=0.9 --rmsprop_epsilon=1e-5 --clip_gradient_norm=20 \
+  --vtrace_lambda=0.9 --entropy_cost=0.003 --total_environment_frames=10_000_000
 PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=auto --centre_pixels=mean --num_environments=64 \
   --full_action_set=False --burn_in=4 --sequence_length=16 --sequence_period=8 --unroll_length=16 --batch_size=16 \
   --samples_per_period=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \

@@ -21,9 +21,9 @@ _TIMEOUT_SECONDS = 60.
 # those of `make train`.
 TRAINING_FLAGS = {
     ('impala', 'pong'): (
-        '--torso=shallow --torso_precision=auto --centre_pixels=mean --num_environments=64 --batch_size=8 '
-        '--learning_rate=1.6e-3 --rmsprop_decay=0.9 --rmsprop_epsilon=1e-5 --clip_gradient_norm=20 --vtrace_lambda=0.9 '
-        '--entropy_cost=0.003 --total_environment_frames=20_000_000'),
+        '--torso=shallow --torso_precision=auto --centre_pixels=median --noscale_pixels --num_environments=64 '
+        '--batch_size=8 --rmsprop_decay=0.9 --rmsprop_epsilon=1e-5 --clip_gradient_norm=20 --vtrace_lambda=0.9 '
+        '--entropy_cost=0.003 --total_environment_frames=10_000_000'),
     ('r2d2', 'pong'): (
         '--torso=shallow --torso_precision=auto --centre_pixels=mean --num_environments=64 --full_action_set=False '
         '--burn_in=4 --sequence_length=16 --sequence_period=8 --unroll_length=16 --batch_size=16 '
