@@ -8,7 +8,6 @@ import tensorflow as tf
 from scalable_agents.networks import networks
 from scalable_agents.networks import torsos
 
-
 _CENTRES = ('none', 'mean', 'median')
 
 
