@@ -15,23 +15,14 @@ from scalable_agents.networks import networks
 _LEAST_PLACES = 10  # In a row of the grid of `background`.
 
 
-def _cast_pixels(pixels, dtype, centre):
-  """Casts pixels uint8 [N, H, W, C] to `dtype`, and subtracts `centre` of each observation: see ShallowTorso."""
-  cast = tf.cast(pixels, dtype)
-  # Differs from the paper if a centre is subtracted: see ActorCriticConfig.centre_pixels.
-  if centre == 'mean':
-    return cast - tf.reduce_mean(cast, axis=[1, 2, 3], keepdims=True)
-  return cast - tf.cast(background(pixels), dtype) if centre == 'median' else cast
-
-
 def background(pixels: tf.Tensor) -> tf.Tensor:
   """Returns the median brightness of each observation: in most games, that of the background.
 
   Brightness is the mean of the channels. The median is over a grid of at least 10x10 places, because all would take
-  long to sort; of an even number, it is the higher one of the two in the middle.
+  long to sort; of a smaller image it is over all. Of an even number, it is the higher one of the two in the middle.
 
   Args:
-    pixels: uint8 [N, H, W, C].
+    pixels: [N, H, W, C], of any type that has 0 to 255.
   Returns:
     float32 [N, 1, 1, 1].
   """
@@ -40,6 +31,17 @@ def background(pixels: tf.Tensor) -> tf.Tensor:
   brightness = tf.reduce_mean(tf.cast(pixels[:, ::step, ::step], tf.float32), axis=-1)
   brightness = tf.reshape(brightness, [-1, brightness.shape[1] * brightness.shape[2]])
   return tf.sort(brightness, axis=-1)[:, brightness.shape[1] // 2, tf.newaxis, tf.newaxis, tf.newaxis]
+
+
+_CENTRES = {  # The values of --centre_pixels but none.
+    'mean': lambda pixels: tf.reduce_mean(pixels, axis=[1, 2, 3], keepdims=True), 'median': background}
+
+
+def _cast_pixels(pixels, dtype, centre):
+  """Casts pixels uint8 [N, H, W, C] to `dtype`, and subtracts `centre` of each observation: see ShallowTorso."""
+  pixels = tf.cast(pixels, dtype)
+  # Differs from the paper if a centre is subtracted: see ActorCriticConfig.centre_pixels.
+  return pixels if centre == 'none' else pixels - tf.cast(_CENTRES[centre](pixels), dtype)
 
 
 def _input_scale(scale_pixels):
