@@ -224,8 +224,7 @@ def measure(rows: Mapping[str, _Row], level: _Level, config: ThroughputConfig) -
   """
   speeds = {name: [] for name in rows}
   # Stopped trainings cannot end by themselves: leaving the block continues and ends them.
-  with (stop_signals.leaving_on_sigterm(), tempfile.TemporaryDirectory() as folder,
-        contextlib.ExitStack() as stack):
+  with stop_signals.leaving_on_sigterm(), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
     trainings = {}
     for number, (name, row) in enumerate(rows.items()):
       os.mkdir(os.path.join(folder, str(number)))
