@@ -42,7 +42,8 @@ class MainTest(absltest.TestCase):
 
   def test_help_of_a_program(self):
     for name, shown in (('laser', '--table: '), ('train', 'train --agent=impala_atari57 '), ('doctor', 'Each check '),
-                        ('check_wheel', 'Each PYTHON is '), ('test_summary', 'test_summary.py EVENTS')):
+                        ('check_wheel', 'Each PYTHON is '), ('pack_for_card', 'it needs no Python'),
+                        ('test_summary', 'test_summary.py EVENTS')):
       done = _run(name, '--help')
       self.assertIn(shown, done.stdout + done.stderr)
       self.assertNotIn('Traceback', done.stderr)

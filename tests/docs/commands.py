@@ -29,7 +29,7 @@ from scalable_agents.training import definition
 from scalable_agents.training import run_config
 
 _programs = functools.cache(__main__.programs)
-_WITHOUT_FLAGS = ('check_wheel', 'doctor', 'test_summary')
+_WITHOUT_FLAGS = ('check_wheel', 'doctor', 'pack_for_card', 'test_summary')
 
 
 def program(words):

@@ -1,0 +1,64 @@
+"""Tests of what is packed for a machine with a card. The packages are too large to be installed here."""
+
+import pathlib
+import struct
+import subprocess
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.tools import pack_for_card
+
+_PTX, _MACHINE_CODE = 1, 2
+
+
+def _entry(kind, card, code):
+  """An entry of a fat binary, with a header of 64 bytes as in CUDA's libraries."""
+  return struct.pack('<HHIQIIHHI32x', kind, 0x101, 64, len(code), 0, 0, 0, 0, card) + code
+
+
+def _fat_binary(*entries):
+  body = b''.join(entries)
+  return struct.pack('<IHHQ', 0xBA55ED50, 1, 16, len(body)) + body
+
+
+class KeepCapabilityTest(parameterized.TestCase):
+
+  @parameterized.parameters((90, b'NINETY'), (86, b'EIGHTY'), (89, b'EIGHTY'), (75, b'SEVENTY'), (100, b'SIXTY'))
+  def test_only_the_code_that_the_driver_would_choose_is_left(self, capability, kept):
+    codes = {b'SEVENTY': (_MACHINE_CODE, 70), b'EIGHTY': (_MACHINE_CODE, 80), b'NINETY': (_MACHINE_CODE, 90),
+             b'FIFTY': (_PTX, 50), b'SIXTY': (_PTX, 60), b'TOO NEW': (_PTX, 120)}
+    fat = _fat_binary(*(_entry(kind, card, code) for code, (kind, card) in codes.items()))
+    before = b'text' + fat + b'\0\0\0\0' + fat + b'data'
+    library = pathlib.Path(self.create_tempfile(content=before, mode='wb').full_path)
+    overwritten = pack_for_card.keep_capability(library, capability)
+    wanted = before
+    for code in codes.keys() - {kept}:
+      wanted = wanted.replace(code, bytes(len(code)))
+    self.assertEqual(library.read_bytes(), wanted)
+    self.assertEqual(overwritten, 2 * sum(map(len, codes.keys() - {kept})))
+
+  @parameterized.parameters(
+      b'', b'no fat binary', _fat_binary(_entry(3, 80, b'another kind')),
+      _fat_binary(_entry(_MACHINE_CODE, 80, b'cut off'))[:-1],
+      _fat_binary(_entry(_MACHINE_CODE, 80, b'code'))[:40])
+  def test_what_it_cannot_read_stays_as_it_is(self, content):
+    library = pathlib.Path(self.create_tempfile(content=b'start' + content, mode='wb').full_path)
+    self.assertEqual(pack_for_card.keep_capability(library, 90), 0)
+    self.assertEqual(library.read_bytes(), b'start' + content)
+
+
+class CopyPythonTest(absltest.TestCase):
+
+  def test_the_copy_runs_alone(self):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    pack_for_card.copy_python(folder / 'python', folder / 'libraries')
+    show = 'import ctypes, json, lzma, os, ssl; print(json.__file__, os.environ.get("HOME"))'
+    done = subprocess.run([folder / 'python/bin/python3', '-c', show], capture_output=True, text=True, check=False,
+                          env={'LD_LIBRARY_PATH': str(folder / 'libraries')})
+    self.assertEqual((done.returncode, done.stderr), (0, ''))
+    self.assertStartsWith(done.stdout, f'{folder}/python/lib/python3')
+
+
+if __name__ == '__main__':
+  absltest.main()
