@@ -48,7 +48,7 @@ class ExportConfig:
   precision: str = setting('float16', 'Type of the weights in a .npz file: float16; or int8, half as large and less '
                            'exact. Biases are always float16.', choices=agent_file.PRECISIONS)
   test_policy: str = setting('', 'In a SavedModel, how actions are selected: sampled, greedy or epsilon. Default: as '
-                             'in evaluations.', choices=('', 'sampled', 'greedy', 'epsilon'))
+                             'in evaluations.', choices=run_config.TEST_POLICIES)
   test_epsilon: float = setting(0.001, 'With epsilon: the probability of a random action.', at_least=0, at_most=1)
   agent: str = setting('', "module:NAME of the run's agent, if it is not one of this project's.")
 

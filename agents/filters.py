@@ -4,7 +4,7 @@
 
 The agent plays its first level, and the program prints in which share of all places each filter of the first
 convolution is on, that is, has an output above 0 before its ReLU. A filter that is off in all places gets no gradient,
-so it stays off. docs/results.md#filters-that-are-off has an example. Only the torsos `shallow` and `dqn` have a ReLU
+so it stays off. docs/pixels.md#filters-that-are-off has an example. Only the torsos `shallow` and `dqn` have a ReLU
 right after their first convolution.
 """
 

@@ -55,7 +55,7 @@ class PlayConfig:
   seed: int = setting(0, 'Seed of the first episode and of its actions. Each further episode has the next one.',
                       at_least=0, at_most=settings.MAX_SEED)
   test_policy: str = setting('', 'How actions are selected: sampled, greedy or epsilon. Default: as in evaluations.',
-                             choices=('', 'sampled', 'greedy', 'epsilon'))
+                             choices=run_config.TEST_POLICIES)
   test_epsilon: float = setting(0.001, 'With epsilon: the probability of a random action.', at_least=0, at_most=1)
   environment_timeout_seconds: float = setting(
       60.0, 'Seconds to wait until the environment is made, and for each step.', more_than=0,

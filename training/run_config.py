@@ -16,6 +16,7 @@ from scalable_agents.records.settings import setting
 _MAX_TEST_EPISODES = 10_000_000
 MODES = ('train', 'test')
 XLA_MODES = ('auto', 'always', 'never')
+TEST_POLICIES = ('', 'sampled', 'greedy', 'epsilon')
 _MAX_LOG_INTERVAL_SECONDS = 10  # Readers of metrics.jsonl may rely on this limit.
 _MAX_INFERENCE_THREADS = 256
 _MAX_KERNEL_THREADS = 1_024
@@ -90,8 +91,7 @@ class RunConfig:
   test_policy: str = setting(
       '', 'In evaluations: how actions are selected. sampled: from the policy. greedy: the most probable or most '
       'valuable action. epsilon: a random action with probability --test_epsilon, otherwise the greedy one. Default: '
-      "the first one that the agent's definition names (IMPALA: sampled).",
-      choices=('', 'sampled', 'greedy', 'epsilon'))
+      "the first one that the agent's definition names (IMPALA: sampled).", choices=TEST_POLICIES)
   test_epsilon: float = setting(
       0.001, 'With --test_policy=epsilon: the probability of a random action.', at_least=0, at_most=1)
   video: str = setting('', 'With --mode=test: record an episode to this .mp4 or .gif file.')

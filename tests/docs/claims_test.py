@@ -23,7 +23,7 @@ class ClaimsTest(absltest.TestCase):
     table = layout.markdown(returns_table.table(published, 1_000_000))
     rows = [line for line in table.splitlines() if re.match(r'\| (?!level )', line)]
     self.assertGreater(len(rows), 2)
-    page = pages.read('docs/results.md')
+    page = pages.read('docs/games.md')
     self.assertEmpty([row for row in rows if ' '.join(row.split()) not in page])
 
   def test_every_experiment_with_reward_scales_is_shown(self):
