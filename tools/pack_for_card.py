@@ -7,7 +7,6 @@ machine needs the card's driver, `xz`, and a C library that is not older than th
 machine code for cards, the pieces have only that for one compute capability: 9.0, unless another one is given.
 """
 
-import contextlib
 import mmap
 import os
 import pathlib
@@ -126,14 +125,8 @@ def _pack(wheel, folder, capability):
   (folder / 'run').chmod(0o755)
 
 
-def main():
-  """Runs the program."""
-  if len(sys.argv) not in (3, 4) or '--help' in sys.argv:
-    sys.exit(__doc__)
-  wheel, pieces = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
-  capability = int((sys.argv[3:] or ['9.0'])[0].replace('.', ''))
-  if pieces.exists():
-    sys.exit(f'{pieces} exists already')
+def _write(wheel, pieces, capability):
+  """Writes the pieces and their checksums."""
   pieces.mkdir()
   with tempfile.TemporaryDirectory(dir=pieces) as folder:
     packed = pathlib.Path(folder) / 'packed'
@@ -143,9 +136,24 @@ def main():
     subprocess.run(['bash', '-o', 'pipefail', '-c', 'tar -c packed | xz -1 -T0 --block-size=48MiB | '
                     f'split -b {_PIECE_BYTES} -a 3 -d - ../part.'], cwd=folder, check=True)
   names = sorted(path.name for path in pieces.glob('part.*'))
-  with contextlib.chdir(pieces), open('SHA256SUMS', 'wb') as sums:
-    subprocess.run(['sha256sum', *names], stdout=sums, check=True)
+  with open(pieces / 'SHA256SUMS', 'wb') as sums:
+    subprocess.run(['sha256sum', *names], cwd=pieces, stdout=sums, check=True)
   print(f'{len(names)} pieces, {sum((pieces / name).stat().st_size for name in names) / 1e6:.0f} MB: {pieces}')
+
+
+def main():
+  """Runs the program."""
+  if len(sys.argv) not in (3, 4) or '--help' in sys.argv:
+    sys.exit(__doc__)
+  wheel, pieces, capability = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]), (sys.argv[3:] or ['9.0'])[0]
+  if not os.path.exists(wheel):
+    sys.exit(f'{wheel}: no such file')
+  if not re.fullmatch(r'\d+\.\d', capability):
+    sys.exit(f'{capability}: want a compute capability, such as 9.0')
+  try:
+    _write(wheel, pieces, int(capability.replace('.', '')))
+  except (OSError, subprocess.CalledProcessError) as error:
+    sys.exit(str(error))
 
 
 if __name__ == '__main__':

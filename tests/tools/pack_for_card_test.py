@@ -3,6 +3,8 @@
 import pathlib
 import struct
 import subprocess
+import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -58,6 +60,16 @@ class CopyPythonTest(absltest.TestCase):
                           env={'LD_LIBRARY_PATH': str(folder / 'libraries')})
     self.assertEqual((done.returncode, done.stderr), (0, ''))
     self.assertStartsWith(done.stdout, f'{folder}/python/lib/python3')
+
+
+class MainTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (['nothing.whl', 'pieces'], 'nothing.whl: no such file$'), ([__file__, 'pieces', 'new'], 'new: want .* 9.0$'),
+      ([__file__, '.'], 'File exists'), ([], 'pieces'))
+  def test_bad_arguments_end_with_a_message(self, arguments, message):
+    with mock.patch.object(sys, 'argv', ['pack_for_card', *arguments]), self.assertRaisesRegex(SystemExit, message):
+      pack_for_card.main()
 
 
 if __name__ == '__main__':
