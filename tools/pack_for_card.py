@@ -88,8 +88,9 @@ def _entries(library, position, end):
 
 def _chosen(kinds_and_cards, capability):
   """Returns the (kind, card) that the driver would choose."""
-  older = [(kind, card) for kind, card in kinds_and_cards if card <= capability]
-  return max(((kind, card) for kind, card in older if kind == _PTX or card // 10 == capability // 10), default=None)
+  fitting = [(kind, card) for kind, card in kinds_and_cards
+             if card <= capability and (kind == _PTX or card // 10 == capability // 10)]
+  return max(fitting, default=None)  # Machine code has the larger number.
 
 
 def copy_python(folder: pathlib.Path, libraries: pathlib.Path) -> None:
