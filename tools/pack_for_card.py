@@ -44,7 +44,7 @@ _FAT_START = struct.pack('<IHH', 0xBA55ED50, 1, _FAT_HEADER.size)
 _PTX, _MACHINE_CODE = 1, 2
 
 
-def keep_capability(path: pathlib.Path, capability: int) -> int:
+def keep_capability(path: pathlib.Path, capability: int) -> None:
   """Overwrites the code for other cards in a library with zeros, which cost nothing when they are compressed.
 
   Kept is what the driver would choose: the machine code for the newest card of the same generation that is not newer
@@ -53,10 +53,7 @@ def keep_capability(path: pathlib.Path, capability: int) -> int:
   Args:
     path: a shared library.
     capability: the compute capability of the card: 90 for 9.0.
-  Returns:
-    The number of bytes that were overwritten.
   """
-  overwritten = 0
   with open(path, 'r+b') as file, mmap.mmap(file.fileno(), 0) as library:
     start = library.find(_FAT_START)
     while start >= 0:
@@ -66,9 +63,7 @@ def keep_capability(path: pathlib.Path, capability: int) -> int:
       for kind_and_card, code in entries:
         if kind_and_card != kept:
           library[code] = bytes(code.stop - code.start)
-          overwritten += code.stop - code.start
       start = library.find(_FAT_START, end if entries else start + 1)
-  return overwritten
 
 
 def _entries(library, position, end):
