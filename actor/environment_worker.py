@@ -225,6 +225,7 @@ def main(socket_descriptor: int, memory_descriptor: int):
   # process's end.
   for descriptor in (socket_descriptor, memory_descriptor):
     os.set_inheritable(descriptor, False)
+  os.environ.pop('PYTHONSAFEPATH', None)  # A script that an environment starts may import its neighbours.
   connection = socket.socket(fileno=socket_descriptor)
   os.register_at_fork(after_in_child=connection.close)
   threading.Thread(target=_leave_with_parent, args=[connection], daemon=True).start()

@@ -28,6 +28,7 @@ from scalable_agents.evaluation import recording
 from scalable_agents.evaluation import video
 from scalable_agents.evaluation import viewers
 from scalable_agents.processes import run_flags
+from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
@@ -147,7 +148,9 @@ def play(config: PlayConfig, policy: python_api.Policy) -> None:
 def main():
   """Reads the flags, loads the agent and shows it."""
   config = run_flags.config_from_flags(PlayConfig, validate)
-  play(config, load(config))
+  policy = load(config)
+  with stop_signals.leaving_on_sigterm():  # A video that is not finished is removed.
+    play(config, policy)
 
 
 if __name__ == '__main__':

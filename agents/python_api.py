@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import contextlib
 import dataclasses
+import signal
 import subprocess
 import sys
 from typing import Any, NamedTuple, cast
@@ -23,6 +24,7 @@ from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
 from scalable_agents.evaluation import lone_environment
 from scalable_agents.processes import devices
+from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
 from scalable_agents.processes import run_flags
 from scalable_agents.records import checkpoint
@@ -38,6 +40,9 @@ class TrainingError(RuntimeError):
 def train(agent: str, **settings: Any) -> str:
   """Trains in a process of its own, as the command does, and waits for it. Resumes the run in `logdir` if there is one.
 
+  Ctrl-C, or a notebook's interrupt, also interrupts the training, which saves a checkpoint. If this process ends, the
+  training saves one and ends, too.
+
   Args:
     agent: the name of a program, for example 'impala_atari57'; or 'module:NAME' of an agent of your own.
     **settings: the flags, for example level_name='catch'.
@@ -46,14 +51,36 @@ def train(agent: str, **settings: Any) -> str:
   Raises:
     errors.UserError: there is no such agent.
     TrainingError: the process ended with an error.
+    KeyboardInterrupt: Ctrl-C, after the training has ended.
   """
   preset = agents.find(agent)
   flags = [f'--{name}={value}' for name, value in settings.items()]
-  done = subprocess.run([sys.executable, *agents.command(agent), *flags], env=python_path.environment(), check=False)
-  if done.returncode:
-    raise TrainingError(f'exit code {done.returncode}')
+  # In a process group of its own it does not get the terminal's Ctrl-C, so that it gets each one once.
+  code = _wait(subprocess.Popen(
+      [sys.executable, *agents.command(agent), *flags], env=python_path.environment(), stdin=subprocess.DEVNULL,
+      process_group=0, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM)))
+  if code:
+    raise TrainingError(f'exit code {code}')
   level = settings.get('level_name', preset.config.level_name)
   return run_config.directory(settings.get('logdir', ''), level)
+
+
+def _wait(training: subprocess.Popen) -> int:
+  """Returns the exit code of a training. Passes Ctrl-C on to it, and raises it when the training has ended."""
+  interrupt = None
+  with training:
+    try:
+      while training.poll() is None:
+        try:
+          training.wait()
+        except KeyboardInterrupt as error:
+          interrupt = error
+          training.send_signal(signal.SIGINT)
+    finally:
+      training.terminate()  # Does nothing if it has ended.
+  if interrupt:
+    raise interrupt
+  return training.returncode
 
 
 class State(NamedTuple):

@@ -82,6 +82,7 @@ def validate(config: ClusterConfig) -> None:
           f'the number of one of the learners {config.learner_addresses}')
   require(config.job_name != 'learner' or config.task >= 0 or ',' not in config.learner_addresses, 'task',
           f'the number of this learner in {config.learner_addresses}')
+  require(config.job_name or config.task < 0, 'task', 'it only with --job_name')
   for name in ('relay_port', 'parameters_from'):
     require(config.job_name == 'actor' or not getattr(config, name), name, 'it only with --job_name=actor')
   if config.parameters_from:

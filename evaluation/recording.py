@@ -18,6 +18,7 @@ from scalable_agents.environments import filmed
 from scalable_agents.evaluation import evaluator as evaluator_lib
 from scalable_agents.evaluation import lone_environment
 from scalable_agents.evaluation import video
+from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
 from scalable_agents.training import run_config
 
@@ -50,7 +51,7 @@ def record(policy, selection: acting.Selection, level: str, protocol: dict[str, 
     inference.PolicyError: the policy cannot act.
   """
   print(f'recording an episode to {run.video}', file=screen, flush=True)
-  with errors.of_user(environment_workers.WorkerError, prefix='--video: '):
+  with errors.of_user(environment_workers.WorkerError, prefix='--video: '), stop_signals.leaving_on_sigterm():
     episode = show(policy, selection, level, protocol, seed, run.environment_timeout_seconds,
                    functools.partial(video.Writer, run.video))
   print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)

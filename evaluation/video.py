@@ -8,6 +8,7 @@ import os
 import imageio_ffmpeg
 import numpy as np
 
+from scalable_agents.evaluation import viewers
 from scalable_agents.records import errors
 
 _SMALLEST_SIDE = 320  # Pixels. Smaller pictures are enlarged, because the encoder's half-resolution colours blur them.
@@ -38,7 +39,8 @@ def check(path: str):
 class Writer:
   """Writes pictures to a video, in a `with` block.
 
-  The file appears, or is replaced, at the end of the block. After an exception it is left as it was.
+  The file appears, or is replaced, at the end of the block, and also if the user closes a window beside it. After
+  another exception it is left as it was.
   """
 
   def __init__(self, path: str, pictures_per_second: Fraction):
@@ -87,7 +89,7 @@ class Writer:
       with self._one_line_errors():
         if self._encoder is not None:
           self._encoder.close()
-        if exception_type is None:
+        if exception_type is None or issubclass(exception_type, viewers.Closed) and self._encoder is not None:
           # The encoder writes the index of an .mp4 last, and imageio-ffmpeg does not say whether it could.
           imageio_ffmpeg.count_frames_and_secs(_unfinished(self._path))
           os.replace(_unfinished(self._path), self._path)

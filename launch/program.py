@@ -182,6 +182,7 @@ def _train(job):
   values = job.settings()
   with run_directory.open_run(job.run.logdir, values, job.free_settings(), job.agent.name,
                               run_flags.defaults(values)) as directory:
+    _check_addresses(job.run.logdir, run_directory.read_config(directory.path)['flags'], values)
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=True))
     screen = quiet.screen()
@@ -211,6 +212,23 @@ def _train(job):
         directory.has_begun |= trainer.has_learned
     finally:
       host.close()
+
+
+def _check_addresses(logdir, stored, values):
+  """Checks that a resumed run has as many learners as before and the same kind of replay. Their addresses may change.
+
+  Raises:
+    run_directory.RunDirectoryError: it has not.
+  """
+  before, now = (1 + str(flags.get('learner_addresses', '')).count(',') for flags in (stored, values))
+  if before != now:
+    raise run_directory.RunDirectoryError(
+        f'--learner_addresses: want {before}, as many as when {logdir} was started, because each learner adds '
+        f'--batch_size unrolls to an update; got {now}. Or use another --logdir')
+  before, now = (bool(flags.get('shared_replay')) for flags in (stored, values))
+  if before != now:
+    raise run_directory.RunDirectoryError(f'{logdir} was started {"with" if before else "without"} --shared_replay: '
+                                          'continue it in this way, or use another --logdir')
 
 
 def _join_learners(job, screen):

@@ -7,8 +7,12 @@ from typing import Any
 
 
 def environment() -> dict[str, str]:
-  """Returns the environment variables of this process, with a PYTHONPATH that has this process's sys.path."""
-  return dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+  """Returns the environment variables of this process, and in PYTHONPATH its sys.path, for `python -m`.
+
+  Without PYTHONSAFEPATH, the child would look in the current folder first, where a user may have a random.py.
+  """
+  paths = [path or os.getcwd() for path in sys.path]  # An empty one is the current folder, in a notebook for example.
+  return dict(os.environ, PYTHONPATH=os.pathsep.join(paths), PYTHONSAFEPATH='1')
 
 
 def load(reference: str) -> Any:

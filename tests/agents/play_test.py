@@ -7,7 +7,9 @@ import json
 import os
 import pathlib
 import re
+import signal
 import sys
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -24,6 +26,7 @@ from scalable_agents.agents import play
 from scalable_agents.agents import registry as agents
 from scalable_agents.agents import trained_agents
 from scalable_agents.environments import registry
+from scalable_agents.evaluation import recording
 from scalable_agents.processes import python_path
 from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
@@ -258,6 +261,32 @@ class PlayTest(parameterized.TestCase):
       self.assertIn('▀', screen.getvalue())
       with self.assertRaisesRegex(errors.UserError, '^no window: [^\n]+$'):
         self.play(logdir=logdir, view='window')
+
+  def test_sigterm_leaves_no_unfinished_video(self):
+    logdir, _ = self.make_run()
+    films = os.path.join(self.folder, 'films')
+    os.mkdir(films)
+    config = _config(logdir=logdir, view='none', video=os.path.join(films, 'a.mp4'))
+    policy = play.load(config)
+
+    def leave(*arguments):
+      viewer, = arguments[4]
+      while not os.listdir(films):  # The encoder starts in a process of its own.
+        viewer.add(np.zeros([8, 8, 3], np.uint8))
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(60)  # The signal ends this.
+
+    def evaluate():
+      recording.record(policy, policy.selection, 'catch', policy.protocol, 0, run_config.RunConfig(video=config.video),
+                       io.StringIO())
+
+    with mock.patch.object(recording, '_play_episode', leave), \
+         mock.patch.object(play.run_flags, 'config_from_flags', return_value=config):
+      for program in play.main, evaluate:
+        with self.assertRaises(SystemExit) as end:
+          program()
+        self.assertEqual(end.exception.code, 128 + signal.SIGTERM)
+        self.assertEmpty(os.listdir(films))
 
 
 class TrainedAgentsTest(absltest.TestCase):

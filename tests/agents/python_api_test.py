@@ -2,12 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import psutil
 import tensorflow as tf
 
 import scalable_agents
@@ -33,6 +35,16 @@ for number, vectors in enumerate(json.loads(sys.argv[2])):
   actions.append(action.numpy().tolist())
 assert not [name for name in sys.modules if name.startswith('scalable_agents')]
 print(json.dumps(actions))
+'''
+
+# Trains for very long, and saves only after the first update and at the end.
+_TRAIN = '''
+import sys
+import scalable_agents
+scalable_agents.train(
+    'impala_atari57', level_name='catch', torso='shallow', logdir=sys.argv[1].removeprefix('--logdir='),
+    num_environments=2, batch_size=2, total_environment_frames=10**9, log_interval_seconds=0.1,
+    checkpoint_interval_seconds=3600)
 '''
 
 
@@ -157,6 +169,16 @@ class TrainTest(absltest.TestCase):
       scalable_agents.train('impala_atari57', level_name='catch', logdir=logdir)
     with self.assertRaisesRegex(errors.UserError, '^--agent=nobody: want '):
       scalable_agents.train('nobody')
+
+  def test_the_training_saves_and_ends_when_the_caller_is_interrupted_or_killed(self):
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    for number in (signal.SIGINT, signal.SIGKILL):
+      with training.Training(logdir, program=('-c', _TRAIN)) as caller:
+        frames = caller.wait_for_rows(5)[-1]['environment_frames']
+        processes = psutil.Process(caller.process.pid).children(recursive=True)
+        self.assertEqual(caller.end(number)[0], -number)
+      self.assertEmpty(training.still_alive(processes))
+      self.assertGreaterEqual(scalable_agents.load(logdir).environment_frames, frames)
 
 
 if __name__ == '__main__':

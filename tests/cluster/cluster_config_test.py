@@ -27,6 +27,7 @@ class SettingsTest(parameterized.TestCase):
       (dict(job_name='actor', learner_addresses='a:80,'), '--learner_addresses=: want HOST:PORT'),
       (dict(job_name='actor', learner_addresses='a:80,b:x'), '--learner_addresses=b:x: want HOST:PORT'),
       (dict(task=-2), '--task=-2: want a whole number from -1 to [0-9]+'),
+      (dict(task=1), '--task=1: want it only with --job_name'),
       (dict(task=cluster_config.MAX_HOSTS // 4), '--task=[0-9]+: want a whole number from -1 to [0-9]+'),
       (dict(job_name='learner', learner_addresses='a:80,b:80', task=2), '--task=2: want the number of one of .*'),
       (dict(job_name='learner', learner_addresses='a:80,b:80'), '--task=-1: want the number of this learner in .*'),

@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 
 from scalable_agents.evaluation import video
+from scalable_agents.evaluation import viewers
 from scalable_agents.records import errors
 
 
@@ -75,6 +76,20 @@ class VideoTest(parameterized.TestCase):
         raise KeyboardInterrupt
     with open(path, 'rb') as file:
       self.assertEqual(file.read(), b'before')
+    self.assertEqual(os.listdir(self._folder), ['episode.gif'])
+
+  def test_a_closed_window_ends_the_video(self):
+    path = self._path('episode.gif')
+    with self.assertRaises(viewers.Closed):
+      with video.Writer(path, Fraction(15)) as writer:
+        for picture in _pictures(3, 8, 8):
+          writer.add(picture)
+        raise viewers.Closed
+    self.assertLen(_read(path)[0], 3)
+    self.assertEqual(os.listdir(self._folder), ['episode.gif'])
+    with self.assertRaises(viewers.Closed):
+      with video.Writer(self._path('other.gif'), Fraction(15)):
+        raise viewers.Closed  # Before the first picture.
     self.assertEqual(os.listdir(self._folder), ['episode.gif'])
 
   def test_pictures_of_another_size_are_refused(self):

@@ -1,6 +1,7 @@
 """Tests the binary from the user's side: what it refuses, what it prints, and how it ends."""
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -66,6 +67,29 @@ class TrainModeTest(parameterized.TestCase):
       seeds.append(host.call_args.args[3])
     self.assertGreater(min(np.diff(sorted(seeds))), 1 << 12)  # More than one machine has environments.
     self.assertLess(max(seeds), 1 << 29)
+
+  def test_a_resumed_run_keeps_its_number_of_learners_and_its_kind_of_replay(self):
+    stops = mock.patch.object(program.train_loop, 'configure_tensorflow', side_effect=errors.UserError('for the test'))
+    for first, second, message in (
+        ((), ('--job_name=learner', '--learner_addresses=a:1'), '^for the test$'),
+        ((), ('--job_name=learner', '--learner_addresses=a:1,b:1', '--task=0'),
+         '^--learner_addresses: want 1, as many as when /[^ ]*/run was started, because .*; got 2. Or use another '),
+        (('--job_name=learner', '--learner_addresses=a:1,b:1', '--task=0'), (), '^--learner_addresses: want 2, .* 1'),
+        (('--shared_replay=a:1',), ('--shared_replay=b:2',), '^for the test$'),
+        (('--shared_replay=a:1',), (), '^/[^ ]*/run was started with --shared_replay: continue it in this way, or '),
+        ((), ('--shared_replay=a:1',), '^/[^ ]*/run was started without --shared_replay: ')):
+      logdir = os.path.join(self.create_tempdir().full_path, 'run')
+      resume = functools.partial(
+          training.run_in_this_process, laser.LASER, configs.LaserConfig(), atari57_protocol.Protocol(),
+          '--level_name=catch', f'--logdir={logdir}')
+      with stops, self.assertRaisesRegex(errors.UserError, '^for the test$'):
+        with mock.patch.object(run_directory.Run, 'undo'):  # It would remove a run that has not learned yet.
+          resume(*first)
+      before = _files(logdir)
+      with stops, self.assertRaisesRegex((errors.UserError, run_directory.RunDirectoryError), message):
+        with mock.patch.object(run_directory.Run, 'undo'):
+          resume(*second)
+      self.assertEqual(_files(logdir), before)
 
   @parameterized.parameters(
       (laser.LASER, configs.LaserConfig(), (), 6),
