@@ -135,15 +135,13 @@ def _receive_request(connection, memory_descriptor):
   return json.loads(os.pread(memory_descriptor, length, shared_memory.HEADER_BYTES))
 
 
-def _make_environments(request, numbers):
+def _make_environments(request, numbers, environments):
   module, function = request['constructor'].split(':')
   constructor = getattr(importlib.import_module(module), function)
-  environments = []
   for number, arguments in enumerate(request['environments']):
     numbers[shared_memory.AT_WORK] = number + 1
     environments.append(constructor(**arguments))
   numbers[shared_memory.AT_WORK] = 0
-  return environments
 
 
 def _specification(environment):
@@ -236,7 +234,7 @@ def main(socket_descriptor: int, memory_descriptor: int):
   environments = []
   try:
     request = _receive_request(connection, memory_descriptor)
-    environments = _make_environments(request, numbers)
+    _make_environments(request, numbers, environments)
     specification = _specification_of_all(environments)
     _with_parent(connection.send, json.dumps(specification).encode())
     _give_way(request['niceness'])
@@ -246,6 +244,10 @@ def main(socket_descriptor: int, memory_descriptor: int):
   except BaseException as error:  # The training process shows the error.
     shared_memory.write_error(header, ''.join(traceback.format_exception_only(error)), traceback.format_exc())
     sys.stdout.flush()
+    end = threading.Timer(CLOSE_SECONDS, os._exit, [1])  # Even if a `close` hangs.
+    end.daemon = True
+    end.start()
+    _close(environments)
     os._exit(1)
   _close(environments)
   os._exit(0)  # A normal exit would call the emulators' destructors, which may hang.

@@ -5,9 +5,10 @@ So a worker has a mark in an environment variable, which its descendants inherit
 process kills all processes with the mark, and all processes in their process groups and sessions. Its own process group
 and session are spared; workers are in its session, and each has a process group of its own.
 
-If the training process itself has ended, for example by `kill -9`, a watchdog process does the same. The watchdog is
-this file, run as a program. It imports nothing that takes time or memory. A program is not found if it is started both
-without the mark and in a process group or session of its own.
+If the training process itself has ended, for example by `kill -9`, a watchdog process does the same. It first gives
+the workers time to close their environments. The watchdog is this file, run as a program. It imports nothing that takes
+time or memory. A program is not found if it is started both without the mark and in a process group or session of its
+own.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -21,6 +22,7 @@ from typing import NamedTuple
 VARIABLE = 'SCALABLE_AGENTS_WORKER'  # The environment variable with the mark.
 _LOOK_SECONDS = 0.01
 _PATIENCE_SECONDS = 5.  # Time limit for processes that the kernel cannot end yet.
+_WORKERS_SECONDS = 2.5  # A little more than environment_worker.CLOSE_SECONDS.
 
 
 class _Process(NamedTuple):
@@ -126,6 +128,9 @@ def main(mark: str):
   os.chdir('/')
   signal.signal(signal.SIGTERM, signal.SIG_IGN)
   os.read(0, 1)
+  deadline = time.monotonic() + _WORKERS_SECONDS
+  while _marked(mark, (), parents) and time.monotonic() < deadline:  # Workers close their environments first.
+    time.sleep(_LOOK_SECONDS)
   _kill(lambda: _marked(mark, (), parents))
 
 

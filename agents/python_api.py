@@ -55,10 +55,10 @@ def train(agent: str, **settings: Any) -> str:
   """
   preset = agents.find(agent)
   flags = [f'--{name}={value}' for name, value in settings.items()]
-  # In a process group of its own it does not get the terminal's Ctrl-C, so that it gets each one once.
+  # In a session of its own it does not get the terminal's Ctrl-C, so that it gets each one once, and may print.
   code = _wait(subprocess.Popen(
       [sys.executable, *agents.command(agent), *flags], env=python_path.environment(), stdin=subprocess.DEVNULL,
-      process_group=0, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM)))
+      start_new_session=True, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM)))
   if code:
     raise TrainingError(f'exit code {code}')
   level = settings.get('level_name', preset.config.level_name)

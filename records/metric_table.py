@@ -111,7 +111,7 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
     },
     'A cluster': {
         'unrolls_missing': Metric('unrolls', 'unrolls that did not arrive, although a later one of the same stream '
-                                  "did; since the start of the learner's process"),
+                                  'did, since the run began'),
         'unrolls_late': Metric('unrolls', 'unrolls that arrived after a later one of the same stream, or twice. They '
                                'are not used'),
         'actor_hosts': Metric('processes', 'actor hosts that have reported in the last 20 seconds'),

@@ -173,6 +173,18 @@ class EnvironmentWorkerTest(parameterized.TestCase):
     self.assertEqual(worker.process.returncode, 0)
     self.assertCountEqual(os.listdir(folder), ['0'] if fault == 'hang' else ['0', '1'])
 
+  @parameterized.parameters('make', 'reset')
+  def test_after_an_error_all_environments_are_closed(self, fault):
+    folder = self.create_tempdir().full_path
+    arguments = [{'seed': seed, 'file': os.path.join(folder, str(seed)), 'fault': fault if seed == 1 else None}
+                 for seed in range(2)]
+    with self.assertRaisesRegex((environment_workers.WorkerError, AssertionError), f'emulator cannot {fault}'):
+      with _Worker(*arguments, constructor='scalable_agents.tests.actor.test_environments:Closing') as worker:
+        worker.ask(0, 1)
+        self.assertIsNone(worker.answer())
+        self.fail(worker.workers.explain(0, 'failed', 'unknown'))
+    self.assertCountEqual(os.listdir(folder), ['0'] if fault == 'make' else ['0', '1'])
+
   def test_the_memory_that_it_shares_cannot_be_cut_off(self):
     with _Worker({'seed': 0}, constructor='scalable_agents.tests.actor.test_environments:Truncating') as worker:
       for _ in range(3):

@@ -30,6 +30,16 @@ print(bystander.pid, flush=True)
 sys.stdin.read()
 '''
 
+# A program with a worker whose environment leaves a file when it is closed.
+_CLOSES = '''
+import sys
+from scalable_agents.actor import environment_workers
+workers = environment_workers.EnvironmentWorkers(
+    'scalable_agents.tests.actor.test_environments:Closing', [{'seed': 0, 'file': sys.argv[1], 'fault': 'slow'}], 1)
+print('ready', flush=True)
+sys.stdin.read()
+'''
+
 
 class LeftoversTest(parameterized.TestCase):
 
@@ -108,6 +118,15 @@ class LeftoversTest(parameterized.TestCase):
       program.kill()
     waiting.wait_until(lambda: not self._started())
     self.assertEqual(bystander.status(), psutil.STATUS_SLEEPING)
+
+  def test_environments_are_closed_though_the_process_that_has_the_workers_is_killed(self):
+    file = os.path.join(self.create_tempdir().full_path, 'closed')
+    program = subprocess.Popen([sys.executable, '-c', _CLOSES, file], env=python_path.environment(),
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with program:
+      program.stdout.readline()
+      program.kill()
+    waiting.wait_until(lambda: os.path.exists(file))
 
 
 if __name__ == '__main__':

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 
 import dm_env
 from dm_env import specs
@@ -44,13 +45,25 @@ class Constant(dm_env.Environment):
 
 
 class Closing(Constant):
-  """Leaves a file of this name when it is closed, then fails as it is told: 'hang' or 'raise'."""
+  """Leaves a file of this name when it is closed, then fails as it is told: 'hang' or 'raise'.
+
+  Or it is 'slow' to close, or fails earlier: 'make' or 'reset'.
+  """
 
   def __init__(self, seed, file, fault=None):
     super().__init__(seed, shape=(2,))
     self._file, self._fault = file, fault
+    if fault == 'make':
+      raise RuntimeError('the emulator cannot make its screen')
+
+  def reset(self):
+    if self._fault == 'reset':
+      raise RuntimeError('the emulator cannot reset its game')
+    return super().reset()
 
   def close(self):
+    if self._fault == 'slow':
+      time.sleep(0.2)
     with open(self._file, 'x', encoding='utf-8'):
       pass
     if self._fault == 'hang':
