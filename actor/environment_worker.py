@@ -231,7 +231,7 @@ def main(socket_descriptor: int, memory_descriptor: int):
   numbers = shared_memory.numbers(header)
   numbers[shared_memory.PROCESS_ID] = os.getpid()
   long_work.tell(functools.partial(numbers.__setitem__, shared_memory.LONG_WORK))
-  environments = []
+  environments, code = [], 0
   try:
     request = _receive_request(connection, memory_descriptor)
     _make_environments(request, numbers, environments)
@@ -244,13 +244,12 @@ def main(socket_descriptor: int, memory_descriptor: int):
   except BaseException as error:  # The training process shows the error.
     shared_memory.write_error(header, ''.join(traceback.format_exception_only(error)), traceback.format_exc())
     sys.stdout.flush()
-    end = threading.Timer(CLOSE_SECONDS, os._exit, [1])  # Even if a `close` hangs.
+    code = 1
+    end = threading.Timer(CLOSE_SECONDS, os._exit, [code])  # Even if a `close` hangs.
     end.daemon = True
     end.start()
-    _close(environments)
-    os._exit(1)
   _close(environments)
-  os._exit(0)  # A normal exit would call the emulators' destructors, which may hang.
+  os._exit(code)  # A normal exit would call the emulators' destructors, which may hang.
 
 
 if __name__ == '__main__':

@@ -130,7 +130,7 @@ def main(mark: str):
   os.read(0, 1)
   deadline = time.monotonic() + _WORKERS_SECONDS
   while _marked(mark, (), parents) and time.monotonic() < deadline:  # Workers close their environments first.
-    time.sleep(_LOOK_SECONDS)
+    time.sleep(10 * _LOOK_SECONDS)  # A look reads about every process.
   _kill(lambda: _marked(mark, (), parents))
 
 

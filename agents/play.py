@@ -28,7 +28,6 @@ from scalable_agents.evaluation import recording
 from scalable_agents.evaluation import video
 from scalable_agents.evaluation import viewers
 from scalable_agents.processes import run_flags
-from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
@@ -148,9 +147,7 @@ def play(config: PlayConfig, policy: python_api.Policy) -> None:
 def main():
   """Reads the flags, loads the agent and shows it."""
   config = run_flags.config_from_flags(PlayConfig, validate)
-  policy = load(config)
-  with stop_signals.leaving_on_sigterm():  # A video that is not finished is removed.
-    play(config, policy)
+  play(config, load(config))
 
 
 if __name__ == '__main__':

@@ -51,7 +51,7 @@ def record(policy, selection: acting.Selection, level: str, protocol: dict[str, 
     inference.PolicyError: the policy cannot act.
   """
   print(f'recording an episode to {run.video}', file=screen, flush=True)
-  with errors.of_user(environment_workers.WorkerError, prefix='--video: '), stop_signals.leaving_on_sigterm():
+  with errors.of_user(environment_workers.WorkerError, prefix='--video: '):
     episode = show(policy, selection, level, protocol, seed, run.environment_timeout_seconds,
                    functools.partial(video.Writer, run.video))
   print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)
@@ -75,7 +75,8 @@ def show(policy, selection: acting.Selection, level: str, protocol: dict[str, An
     inference.PolicyError: the policy cannot act.
   """
   arguments = {'level_name': level, 'seed': seed, 'protocol': protocol}
-  with contextlib.ExitStack() as stack:
+  # SIGTERM removes a video that is not finished.
+  with stop_signals.leaving_on_sigterm(), contextlib.ExitStack() as stack:
     environment = stack.enter_context(lone_environment.LoneEnvironment(_FILMED, arguments, timeout_seconds))
     speed = Fraction(_PICTURES_PER_SECOND)
     if level in atari57.LEVELS + dmlab.LEVELS:
