@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
+from scalable_agents.actor import leftovers
 from scalable_agents.actor import shared_memory
 from scalable_agents.environments import base
 from scalable_agents.environments import long_work
 from scalable_agents.processes import standard_streams
 
 MAXIMUM_PACKET_BYTES = 1 << 17
-CLOSE_SECONDS = 2.  # Time for the current step and for closing the environments, when the worker is told to exit.
 REQUEST_LENGTH = struct.Struct('<q')
 
 
@@ -190,7 +190,7 @@ def _leave_with_parent(connection):
   poll = select.poll()
   poll.register(connection, select.POLLRDHUP | select.POLLHUP)
   poll.poll()
-  time.sleep(CLOSE_SECONDS)
+  time.sleep(leftovers.CLOSE_SECONDS)
   os._exit(0)
 
 
@@ -245,7 +245,7 @@ def main(socket_descriptor: int, memory_descriptor: int):
     shared_memory.write_error(header, ''.join(traceback.format_exception_only(error)), traceback.format_exc())
     sys.stdout.flush()
     code = 1
-    end = threading.Timer(CLOSE_SECONDS, os._exit, [code])  # Even if a `close` hangs.
+    end = threading.Timer(leftovers.CLOSE_SECONDS, os._exit, [code])  # Even if a `close` hangs.
     end.daemon = True
     end.start()
   _close(environments)

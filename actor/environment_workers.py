@@ -33,7 +33,7 @@ LONG_WORK_FACTOR = 20
 # first answer a second view of its memory.
 _FILES_PER_WORKER = 5
 _SPARE_FILES = 256  # For everything else that is opened later.
-_LEAVE_SECONDS = environment_worker.CLOSE_SECONDS + 1.
+_LEAVE_SECONDS = leftovers.CLOSE_SECONDS + 1.
 _LAST_WORDS_SECONDS = 1.
 _DEATH_SECONDS = 10.  # Time for a process to end after its connection has ended.
 _LOOK_SECONDS = 0.1

@@ -19,10 +19,10 @@ import sys
 import time
 from typing import NamedTuple
 
+CLOSE_SECONDS = 2.  # A worker's time for the current step and for closing its environments when it is told to exit.
 VARIABLE = 'SCALABLE_AGENTS_WORKER'  # The environment variable with the mark.
 _LOOK_SECONDS = 0.01
 _PATIENCE_SECONDS = 5.  # Time limit for processes that the kernel cannot end yet.
-_WORKERS_SECONDS = 2.5  # A little more than environment_worker.CLOSE_SECONDS.
 
 
 class _Process(NamedTuple):
@@ -128,7 +128,7 @@ def main(mark: str):
   os.chdir('/')
   signal.signal(signal.SIGTERM, signal.SIG_IGN)
   os.read(0, 1)
-  deadline = time.monotonic() + _WORKERS_SECONDS
+  deadline = time.monotonic() + 1.25 * CLOSE_SECONDS
   while _marked(mark, (), parents) and time.monotonic() < deadline:  # Workers close their environments first.
     time.sleep(10 * _LOOK_SECONDS)  # A look reads about every process.
   _kill(lambda: _marked(mark, (), parents))

@@ -76,6 +76,7 @@ A2C = dataclasses.replace(
     validate=configs.validate_a2c,
     loss=loss,
     complete_run=complete_run,
+    is_on_policy=True,
     make_experience=definition.queue_experience,
     replay_steps=lambda config: 0,
 )

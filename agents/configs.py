@@ -1,6 +1,6 @@
 """The hyper-parameters of all agents. Each is a flag of the binaries.
 
-The defaults are the papers'. presets.py has what a suite changes. Nothing here imports TensorFlow, so that the tables
+The defaults are the papers'. registry.py has what a suite changes. Nothing here imports TensorFlow, so that the tables
 and launchers know every default.
 """
 
@@ -402,7 +402,8 @@ class LaserConfig(PopArtImpalaConfig):
       'Figure 4 has 1 and 0.5.', at_least=0, at_most=1)
   shared_replay: str = setting(
       '', 'HOST:PORT of a replay that several agents share (`scalable-agents laser_replay`). Agents that are ahead of '
-      'the slowest one wait. Empty: the agent has its own replay. Section 5.1.', free=True)
+      'the slowest one wait. Empty: the agent has its own replay. Section 5.1.', free=True,
+      kind=lambda address: 'a shared replay' if address else 'no shared replay')
   learn_online: bool = setting(
       True, 'Also learn from new unrolls. With --nolearn_online, all unrolls of a batch are replayed. Then the new '
       'unrolls, as many per update as otherwise, only fill the replay: the pure replay of figure 2.')

@@ -66,7 +66,7 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
     unroll: the unrolls, of [T+1, B, ...]. `level_id` is [B], or [T+1, B] if the levels of their rows differ.
     output: the network's outputs for the unrolls, of [T+1, B, ...].
     trusted: [T, B] bool, the steps that targets may use, see `vtrace.from_importance_weights`. Other steps do not
-      count in the statistics. None: all steps.
+      count in the statistics. None: all real steps.
     weights: of the steps in the loss, [T, B] float32 or a number.
     entropy_weights: of the steps in the entropy, likewise.
   Returns:

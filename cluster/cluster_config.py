@@ -21,6 +21,17 @@ _HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Bits of an actor_id, which is an int32
 MAX_HOSTS, MAX_ENVIRONMENTS = 1 << _HOST_BITS, 1 << _ENVIRONMENT_BITS
 
 
+def num_learners(addresses: str) -> int:
+  """Returns the number of processes with learners, which is 1 without addresses. See --learner_addresses."""
+  return 1 + addresses.count(',')
+
+
+def _learners(addresses):
+  """Describes how many unrolls an update has: each learner adds --batch_size."""
+  number = num_learners(addresses)
+  return f'{number} learner{"s" if number > 1 else ""}'
+
+
 @dataclasses.dataclass(frozen=True)
 class ClusterConfig:
   """The role of a process in a cluster. Most other flags must be the same for all processes of the cluster."""
@@ -31,7 +42,7 @@ class ClusterConfig:
       'opened.', free=True, choices=('', *JOBS))
   learner_addresses: str = setting(
       '', 'HOST:PORT of the learner, or of several learners with commas between them. A learner opens its port on all '
-      'network interfaces without authentication, so use private networks only.', free=True)
+      'network interfaces without authentication, so use private networks only.', free=True, kind=_learners)
   task: int = setting(
       -1, 'The number of this process among those with the same --job_name, from 0. An actor host without a number '
       '(-1) draws a random one.', free=True, at_least=-1, at_most=MAX_HOSTS // 4 - 1)
@@ -122,9 +133,9 @@ def host_number(config: ClusterConfig) -> int:
   """
   if config.job_name != 'actor':
     return max(config.task, 0)
-  num_learners = len(config.learner_addresses.split(','))
   # Random numbers are larger than all numbers that follow from --task.
-  return MAX_HOSTS // 2 + secrets.randbelow(MAX_HOSTS // 2) if config.task < 0 else num_learners + config.task
+  return (MAX_HOSTS // 2 + secrets.randbelow(MAX_HOSTS // 2) if config.task < 0
+          else num_learners(config.learner_addresses) + config.task)
 
 
 def host_name(task: int) -> str:

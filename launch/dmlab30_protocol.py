@@ -33,7 +33,8 @@ class Protocol:
       'with the same seed. Default: no folder.', free=True)
   dataset_path: str = setting(
       '', 'Folder with the images of Brady, Konkle et al. 2008, 0001.png to 2400.png, which two levels of psychlab '
-      'need. dummy selects plain colours instead.', free=True)
+      'need. dummy selects plain colours instead.', free=True,
+      kind=lambda path: 'plain colours' if path == dmlab.DUMMY_DATASET else 'images or none')
 
   def validate(self, levels: Sequence[str]):
     """Checks the settings for a run on these levels.

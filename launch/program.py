@@ -122,6 +122,11 @@ def _read_flags(preset, agent) -> definition.Job:
   if not agent.can_have_several_learners and (cluster.num_learners > 1 or ',' in cluster.learner_addresses):
     name = '--num_learners' if cluster.num_learners > 1 else '--learner_addresses'
     raise errors.UserError(f'{name}: {agent.name} has one learner, which applies the gradient of one worker at a time')
+  refresh = cluster_config.refresh_steps(cluster, agent.steps_between_fetches(config), config.unroll_length)
+  if agent.is_on_policy and refresh and config.unroll_length % refresh:
+    raise errors.UserError(f'--parameter_refresh={refresh}: want auto, paper, unroll, or a divisor of '
+                           f'{config.unroll_length}, so that unrolls begin with new parameters: {agent.name} does not '
+                           'correct for stale ones')
   if population.population_size > 1 and ',' in cluster.learner_addresses:
     raise errors.UserError('--population_size: all learners of a member are in one process; give one address in '
                            '--learner_addresses, and --num_learners for several')
@@ -160,9 +165,8 @@ def _with_sample(agent, config, is_member):
 def _common(job):
   """Returns the settings that must be the same in all processes of a cluster."""
   free = job.free_settings()
-  return {'agent': job.agent.name} | {
-      f'--{name}': value for name, value in job.settings().items() if name not in free}
-
+  fixed = {name: value for name, value in job.settings().items() if name not in free} | job.shared_protocol()
+  return {'agent': job.agent.name} | {f'--{name}': value for name, value in fixed.items()}
 
 
 def _kernel_threads(job, learns):
@@ -182,7 +186,7 @@ def _train(job):
   values = job.settings()
   with run_directory.open_run(job.run.logdir, values, job.free_settings(), job.agent.name,
                               run_flags.defaults(values)) as directory:
-    _check_addresses(job.run.logdir, run_directory.read_config(directory.path)['flags'], values)
+    _check_kinds(job, run_directory.read_config(directory.path)['flags'])
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=True))
     screen = quiet.screen()
@@ -214,21 +218,20 @@ def _train(job):
       host.close()
 
 
-def _check_addresses(logdir, stored, values):
-  """Checks that a resumed run has as many learners as before and the same kind of replay. Their addresses may change.
+def _check_kinds(job, stored):
+  """Checks that the free settings of a resumed run are of the same kinds as those that it was started with.
 
   Raises:
-    run_directory.RunDirectoryError: it has not.
+    errors.UserError: one is not, for example the number of learners, or config.json is damaged.
   """
-  before, now = (1 + str(flags.get('learner_addresses', '')).count(',') for flags in (stored, values))
-  if before != now:
-    raise run_directory.RunDirectoryError(
-        f'--learner_addresses: want {before}, as many as when {logdir} was started, because each learner adds '
-        f'--batch_size unrolls to an update; got {now}. Or use another --logdir')
-  before, now = (bool(flags.get('shared_replay')) for flags in (stored, values))
-  if before != now:
-    raise run_directory.RunDirectoryError(f'{logdir} was started {"with" if before else "without"} --shared_replay: '
-                                          'continue it in this way, or use another --logdir')
+  for part in (job.config, job.protocol, job.cluster):
+    run_flags.check_stored(type(part), stored, run_directory.path(job.run.logdir, run_directory.CONFIG))
+  before = job.kinds(stored)
+  for name, now in job.kinds(job.settings()).items():
+    if now != before[name]:
+      raise run_directory.RunDirectoryError(
+          f'--{name}: {job.run.logdir} was started with {before[name]} and has {now} now: continue it as it was '
+          'started, or use another --logdir')
 
 
 def _join_learners(job, screen):

@@ -1,6 +1,6 @@
 """Settings: dataclass fields with a default, a help text and the values that are allowed."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 import ctypes
 import dataclasses
 import json
@@ -40,7 +40,7 @@ class Bounds(NamedTuple):
             and (self.at_most == math.inf or abs(number) != math.inf))
 
 
-def setting(default: Any, help: str, free: bool = False, *,
+def setting(default: Any, help: str, free: bool = False, *, kind: Callable[[Any], str] | None = None,
             at_least: float | None = None, more_than: float | None = None, at_most: float | None = None,
             less_than: float | None = None, choices: tuple[str, ...] = ()) -> Any:
   """Declares a field of a config.
@@ -50,16 +50,29 @@ def setting(default: Any, help: str, free: bool = False, *,
     help: the help text of the command-line flag of the same name.
     free: whether it may change when a run is resumed, and may differ between the processes of a cluster. Most such
       settings affect where and how fast a run learns, not what.
+    kind: what must stay the same of a free setting, if anything: a function of its value, whose result is for messages.
     at_least, more_than, at_most, less_than: the range of a number. Give `at_most=math.inf` to allow an infinite float.
     choices: the allowed values of a text; () for any text.
   """
   bounds = Bounds(at_least, more_than, at_most, less_than)
-  return dataclasses.field(default=default, metadata={'help': help, 'free': free, 'bounds': bounds, 'choices': choices})
+  return dataclasses.field(default=default, metadata={
+      'help': help, 'free': free, 'kind': kind, 'bounds': bounds, 'choices': choices})
 
 
 def free_settings(config: Any) -> frozenset[str]:
   """Returns the names of the `free` fields of a config, or of a class of configs."""
   return frozenset(field.name for field in dataclasses.fields(config) if field.metadata['free'])
+
+
+def kinds(config: Any, values: Mapping[str, Any]) -> dict[str, str]:
+  """Returns the `kind` of each free setting that has one, by name.
+
+  Args:
+    config: a config, or a class of configs.
+    values: the values of settings by name. A missing one counts as the default.
+  """
+  return {field.name: field.metadata['kind'](values.get(field.name, field.default))
+          for field in dataclasses.fields(config) if field.metadata['kind']}
 
 
 def check(config: Any) -> None:

@@ -21,6 +21,7 @@ from scalable_agents.benchmark import device_parts
 from scalable_agents.benchmark import measuring_process
 from scalable_agents.processes import kernels
 from scalable_agents.processes import run_flags
+from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
@@ -160,7 +161,7 @@ def run(proof: Proof, device: str, plan: proof_rows.Plan, trace_folder: str) -> 
 
 def _measure_run(proof, share, group, make_run, *arguments):
   """Measures the group of rows of a training run, and ends the run."""
-  with tempfile.TemporaryDirectory(prefix='gpu_proof_') as folder:
+  with stop_signals.leaving_on_sigterm(), tempfile.TemporaryDirectory(prefix='gpu_proof_') as folder:
     training = make_run(folder, *arguments)
     try:
       proof.measure(share, [group(training)])

@@ -98,6 +98,8 @@ class Definition:
   work: Callable[[Any, unroll_lib.Unroll, Any], unroll_lib.Unroll] | None = None
   # Agent steps of each environment after which actors of the agent's paper fetch new parameters.
   steps_between_fetches: Callable[[Any], int] = lambda config: config.unroll_length
+  # Whether the loss takes the parameters that acted for those that learn. Then each unroll must begin with new ones.
+  is_on_policy: bool = False
   # Whether several learners may make each update together.
   can_have_several_learners: bool = True
   # Agent steps in a full replay in this process, or 0 without one. Its capacity is the setting `replay_capacity`. With
@@ -155,9 +157,14 @@ class Job:
     return {name: value for part in parts if part for name, value in dataclasses.asdict(part).items()}
 
   def shared_protocol(self) -> dict[str, Any]:
-    """Returns the settings of the environments that experience depends on, for agents that share it."""
-    free = settings.free_settings(self.protocol)
-    return {name: value for name, value in dataclasses.asdict(self.protocol).items() if name not in free}
+    """Returns the settings of the environments that experience depends on, for processes that share it."""
+    free, values = settings.free_settings(self.protocol), dataclasses.asdict(self.protocol)
+    return {name: value for name, value in values.items() if name not in free} | settings.kinds(self.protocol, values)
+
+  def kinds(self, values: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what must stay the same of the run's free settings if they have these values. See settings.kinds."""
+    parts = (settings.kinds(part, values) for part in (self.config, self.protocol, self.cluster) if part)
+    return {name: kind for part in parts for name, kind in part.items()}
 
   def free_settings(self) -> frozenset[str]:
     """Returns the names of those settings that may change when the run is resumed."""

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -19,6 +20,7 @@ import numpy as np
 from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
+from scalable_agents.agents import a2c
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
@@ -68,20 +70,26 @@ class TrainModeTest(parameterized.TestCase):
     self.assertGreater(min(np.diff(sorted(seeds))), 1 << 12)  # More than one machine has environments.
     self.assertLess(max(seeds), 1 << 29)
 
-  def test_a_resumed_run_keeps_its_number_of_learners_and_its_kind_of_replay(self):
+  def test_a_resumed_run_keeps_the_kinds_of_its_free_settings(self):
+    atari, lab = atari57_protocol.Protocol(), dmlab30_protocol.Protocol()
     stops = mock.patch.object(program.train_loop, 'configure_tensorflow', side_effect=errors.UserError('for the test'))
-    for first, second, message in (
-        ((), ('--job_name=learner', '--learner_addresses=a:1'), '^for the test$'),
-        ((), ('--job_name=learner', '--learner_addresses=a:1,b:1', '--task=0'),
-         '^--learner_addresses: want 1, as many as when /[^ ]*/run was started, because .*; got 2. Or use another '),
-        (('--job_name=learner', '--learner_addresses=a:1,b:1', '--task=0'), (), '^--learner_addresses: want 2, .* 1'),
-        (('--shared_replay=a:1',), ('--shared_replay=b:2',), '^for the test$'),
-        (('--shared_replay=a:1',), (), '^/[^ ]*/run was started with --shared_replay: continue it in this way, or '),
-        ((), ('--shared_replay=a:1',), '^/[^ ]*/run was started without --shared_replay: ')):
+    images = self.create_tempdir().full_path
+    for protocol, first, second, message in (
+        (atari, (), ('--job_name=learner', '--learner_addresses=a:1'), '^for the test$'),
+        (atari, (), ('--job_name=learner', '--learner_addresses=a:1,b:1', '--task=0'),
+         '^--learner_addresses: /[^ ]*/run was started with 1 learner and has 2 learners now: continue it as it was '
+         'started, or use another --logdir$'),
+        (atari, ('--job_name=learner', '--learner_addresses=a:1,b:1', '--task=0'), (), '2 learners and has 1 learner '),
+        (atari, ('--shared_replay=a:1',), ('--shared_replay=b:2',), '^for the test$'),
+        (atari, ('--shared_replay=a:1',), (), 'run was started with a shared replay and has no shared replay now: '),
+        (atari, (), ('--shared_replay=a:1',), '^--shared_replay: /[^ ]*/run was started with no shared replay and '),
+        (lab, (), (f'--dataset_path={images}',), '^for the test$'),
+        (lab, (), ('--dataset_path=dummy',), 'run was started with images or none and has plain colours now: '),
+        (lab, ('--dataset_path=dummy',), (f'--dataset_path={images}',), '^--dataset_path: .* with plain colours and ')):
       logdir = os.path.join(self.create_tempdir().full_path, 'run')
       resume = functools.partial(
-          training.run_in_this_process, laser.LASER, configs.LaserConfig(), atari57_protocol.Protocol(),
-          '--level_name=catch', f'--logdir={logdir}')
+          training.run_in_this_process, laser.LASER, configs.LaserConfig(), protocol, '--level_name=catch',
+          f'--logdir={logdir}')
       with stops, self.assertRaisesRegex(errors.UserError, '^for the test$'):
         with mock.patch.object(run_directory.Run, 'undo'):  # It would remove a run that has not learned yet.
           resume(*first)
@@ -90,6 +98,25 @@ class TrainModeTest(parameterized.TestCase):
         with mock.patch.object(run_directory.Run, 'undo'):
           resume(*second)
       self.assertEqual(_files(logdir), before)
+
+  def test_unrolls_of_a2c_begin_with_new_parameters(self):
+    for refresh, message in (('7', '^--parameter_refresh=7: want auto, paper, unroll, or a divisor of 20, so that '),
+                             ('40', '^--parameter_refresh=40: .*: a2c does not correct for stale ones$'),
+                             ('10', 'for the test'), ('unroll', 'for the test')):
+      with mock.patch.object(program.train_loop, 'configure_tensorflow', side_effect=errors.UserError('for the test')):
+        with self.assertRaisesRegex(errors.UserError, message):
+          training.run_in_this_process(
+              a2c.A2C, configs.A2cConfig(), atari57_protocol.Protocol(), '--level_name=catch',
+              f'--parameter_refresh={refresh}', f'--logdir={self.create_tempdir().full_path}/run')
+
+  def test_a_free_setting_in_config_json_that_is_damaged(self):
+    logdir = self.create_tempdir().full_path
+    training.make_run(logdir, configs.ImpalaConfig(level_name='catch', torso='shallow'))
+    file = pathlib.Path(logdir, run_directory.CONFIG)
+    file.write_text(file.read_text().replace('"learner_addresses": ""', '"learner_addresses": 7'))
+    with mock.patch.object(program.train_loop, 'configure_tensorflow', side_effect=errors.UserError('for the test')):
+      with self.assertRaisesRegex(errors.UserError, 'config.json: --learner_addresses=7: want text'):
+        _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
 
   @parameterized.parameters(
       (laser.LASER, configs.LaserConfig(), (), 6),
@@ -166,7 +193,10 @@ class RunTest(parameterized.TestCase):
       (atari57_protocol.Protocol(noop_max=7), {
           'action_repeats': 4, 'noop_max': 7, 'episode_end_on_life_loss': True, 'full_action_set': False,
           'sticky_actions': False, 'max_episode_frames': 108_000}),
-      (dmlab30_protocol.Protocol(dataset_path='/images'), {'action_repeats': 4, 'action_set': 'impala'}))
+      (dmlab30_protocol.Protocol(dataset_path='/images'), {
+          'action_repeats': 4, 'action_set': 'impala', 'dataset_path': 'images or none'}),
+      (dmlab30_protocol.Protocol(dataset_path='dummy'), {
+          'action_repeats': 4, 'action_set': 'impala', 'dataset_path': 'plain colours'}))
   def test_what_agents_that_share_experience_must_have_in_common(self, protocol, wanted):
     job = training.job(impala.IMPALA, configs.ImpalaConfig(), run_config.RunConfig(), protocol)
     self.assertEqual(job.shared_protocol(), wanted)
