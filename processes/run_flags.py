@@ -145,6 +145,8 @@ def parse():
 def _parse(arguments: list[str], known_only: bool, flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:
   try:
     return flag_values(arguments, known_only)
+  except SystemExit:  # After --help, for which absl has the exit code of a mistake.
+    sys.exit(0)
   except flags.Error as error:
     fail(f'{error} (--help shows the flags)')
   except (ValueError, OSError) as error:  # From a flag of absl. The messages of only these two do not name the flag.

@@ -297,6 +297,7 @@ class RunMainTest(parameterized.TestCase):
 
   def test_help_shows_the_flags(self):
     done = _run('--help')
+    self.assertEqual((done.returncode, done.stderr), (0, ''))
     self.assertRegex(done.stdout,
                      '--learning_rate: How fast it learns. Want a finite number of at least 0.\n *.default: .0.5')
     self.assertIn('--num_environment_workers: Number of processes that step the environments. auto: one per core, or '
