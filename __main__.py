@@ -54,7 +54,10 @@ def main():
     hint = f'did you mean {" or ".join(closest)}?' if closest else 'see scalable-agents --help'
     sys.exit(f'error: no program {name!r}: {hint}')
   del sys.argv[1]
-  runpy.run_module(found[name][0], run_name='__main__', alter_sys=True)
+  try:
+    runpy.run_module(found[name][0], run_name='__main__', alter_sys=True)
+  except KeyboardInterrupt:  # While the program is imported. Later, it handles Ctrl-C itself.
+    sys.exit(130)
 
 
 if __name__ == '__main__':

@@ -164,8 +164,9 @@ def _with_sample(agent, config, is_member):
 
 def _common(job):
   """Returns the settings that must be the same in all processes of a cluster."""
-  free = job.free_settings()
-  fixed = {name: value for name, value in job.settings().items() if name not in free} | job.shared_protocol()
+  free, values = job.free_settings(), job.settings()
+  fixed = {name: value for name, value in values.items() if name not in free}
+  fixed |= job.shared_protocol() | settings.kinds(job.config, values)
   return {'agent': job.agent.name} | {f'--{name}': value for name, value in fixed.items()}
 
 

@@ -14,7 +14,7 @@ class PortError(Exception):
 def split_address(address: str) -> tuple[str, int]:
   """Returns host and port. Raises ValueError if the address is not HOST:PORT."""
   host, _, port = address.rpartition(':')
-  if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 1 << 16:
+  if not host or any(map(str.isspace, host)) or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 1 << 16:
     raise ValueError(f'{address}: want HOST:PORT')
   return host, int(port)
 

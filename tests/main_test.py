@@ -48,6 +48,13 @@ class MainTest(absltest.TestCase):
       self.assertIn(shown, done.stdout + done.stderr)
       self.assertNotIn('Traceback', done.stderr)
 
+  def test_ctrl_c_during_the_imports_shows_no_traceback(self):
+    with absltest.mock.patch.object(__main__.runpy, 'run_module', side_effect=KeyboardInterrupt), \
+         absltest.mock.patch.object(sys, 'argv', ['scalable-agents', 'doctor']):
+      with self.assertRaises(SystemExit) as left:
+        __main__.main()
+    self.assertEqual(left.exception.code, 130)
+
   def test_an_unknown_program_is_one_line(self):
     done = _run('impala_atari')
     self.assertEqual((done.returncode, done.stdout), (1, ''))

@@ -89,7 +89,8 @@ def read(patterns: str, metric: str) -> list[Run]:
 
 def _read_run(logdir, metric):
   stored, rows = run_directory.read_config(logdir), run_rows.read_metrics(logdir)
-  run = runs_lib.Run(logdir, stored['flags'], None, stored.get('agent', ''))
+  agent = stored.get('agent') or runs_lib.agent_in(stored.get('command_line'))  # Older runs do not name their agent.
+  run = runs_lib.Run(logdir, stored['flags'], None, agent or '')
   if run.task:
     raise errors.UserError(f'{logdir}: the directory of learner {run.task} of a run: want that of learner 0')
   if not rows:
@@ -99,9 +100,7 @@ def _read_run(logdir, metric):
     known = sorted(name for name, value in rows[-1].items() if isinstance(value, int | float))
     raise errors.UserError(f'{logdir}: no metric {metric!r}: want one of {", ".join(known)}')
   frames, values = np.array(points, np.float64).T
-  settings = {name: value for name, value in run.flags.items() if name not in departures.FREE} | {'agent': run.agent}
-  if 'shared_replay' in settings:  # The address is another one at each start.
-    settings['shared_replay'] = bool(settings['shared_replay'])
+  settings = departures.decisive(run) | {'agent': run.agent}
   return Run(logdir, run.flags.get('seed', ''), settings, _defaults(run), frames, values)
 
 

@@ -63,6 +63,11 @@ def write(config: ExcerptConfig):
   folder = files.make_folder(output)
   if os.path.samefile(run, folder):
     raise errors.UserError(f'--output={output}: this is the run directory itself')
+  # All rows are read first, so that a damaged one leaves an earlier excerpt as it is.
+  rows = {run_directory.METRICS: [
+      row.line for row in row_file.sample(run_directory.path(run, run_directory.METRICS), config.rows)]}
+  if config.returns_every:
+    rows[run_directory.EPISODES] = list(_episodes(run, config.returns_every * levels))
   _clear(folder, output)
   of_run |= {'flags': settings.to_json(of_run['flags'] | {'logdir': output}),
              'command_line': run_directory.command_of(of_run)}
@@ -72,10 +77,9 @@ def write(config: ExcerptConfig):
     if os.path.exists(run_directory.path(run, name)):
       with run_directory.replaced(run_directory.path(folder, name)) as new:
         shutil.copyfile(run_directory.path(run, name), new)
-  _write_rows(folder, run_directory.METRICS, (
-      row.line for row in row_file.sample(run_directory.path(run, run_directory.METRICS), config.rows)))
-  if config.returns_every:
-    _write_rows(folder, run_directory.EPISODES, _episodes(run, config.returns_every * levels))
+  for name, lines in rows.items():
+    with run_directory.replaced(run_directory.path(folder, name)) as new, open(new, 'wb') as stream:
+      stream.writelines(lines)
 
 
 def _num_levels(run: str, flags: dict[str, Any]) -> int:
@@ -90,11 +94,6 @@ def _clear(folder: str, output: str):
     raise errors.UserError(f'--output={output}: has other files, such as {others[0]}: choose another folder')
   for name in os.listdir(folder):
     os.remove(run_directory.path(folder, name))
-
-
-def _write_rows(folder, name, lines):
-  with run_directory.replaced(run_directory.path(folder, name)) as new, open(new, 'wb') as stream:
-    stream.writelines(lines)
 
 
 def _episodes(run: str, every: int) -> Iterator[bytes]:

@@ -48,8 +48,9 @@ def validate(config: LocalClusterConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
   registry.check_name(config.agent)
-  if not config.actors and not config.learner_environments:
-    raise ValueError('--actors=0: want at least 1, or 0 with --learner_environments')
+  if config.actors < config.learners and not config.learner_environments:  # A learner would wait for unrolls for ever.
+    raise ValueError(f'--actors={config.actors}: want at least {config.learners}, one for each learner, or fewer with '
+                     '--learner_environments')
 
 
 class Cluster:

@@ -6,6 +6,7 @@ Returns are those of training, or of evaluations during training (--evaluation_i
 from collections.abc import Iterable, Mapping, Sequence
 import math
 import os
+import sys
 import types
 from typing import Any
 
@@ -16,6 +17,7 @@ from scalable_agents.population import population_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tables.figures import drawing
 from scalable_agents.tables.figures import lineage
+from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
 
 EVALUATED, TRAINING = ', evaluated', ', training'  # Ends of names that say which returns are drawn.
@@ -64,13 +66,24 @@ def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False) -> tuple
   return picture, panels
 
 
-def fittest(runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
-  """Returns the fittest member of each population, and all runs without a population."""
-  def fitness(run):
-    found = population_directory.read_fitness(run.logdir)
-    return found.fitness if found else -math.inf
+def longest(runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
+  """Returns the runs without those of which a longer run has the same settings. Those are named on stderr.
 
-  return [max(members, key=fitness) for members in runs_lib.populations(runs)]
+  Raises:
+    run_directory.RunDirectoryError: a metrics.jsonl is damaged.
+  """
+  found = []
+  for group in runs_lib.grouped(runs, lambda run: results.setting(run, runs_lib.is_expert(run))).values():
+    found += results.longest(group, _trained_frames)
+  for run in runs:
+    if run not in found:
+      print('skipped:', f'{run.logdir}: another run of this level has the same settings and more frames',
+            file=sys.stderr)
+  return found
+
+
+def _trained_frames(run):
+  return (run_rows.last_metrics(run.logdir) or {}).get('environment_frames', 0)
 
 
 def rows_of(groups: Groups) -> dict[str, list[list[dict[str, Any]]]]:

@@ -35,14 +35,14 @@ def best(runs: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> dict[str, list
   """Returns the runs of each agent's best setting in a sweep, by label. They differ only in the seed, or in the level.
 
   As in the paper, only the fittest member of a population counts, and all experts of an agent have the same setting,
-  the best one on all levels together.
+  the best one on all levels together. Of runs that differ only in the number of frames, the longest ones count.
 
   Args:
     runs: runs of any agents.
     suite: only runs on all its levels, or on one of them, count.
   """
   found = {}
-  of_suite = [run for run in curves.fittest(runs) if runs_lib.suite_of(run) == suite]
+  of_suite = curves.longest([run for run in runs_lib.fittest(runs) if runs_lib.suite_of(run) == suite])
   for name, of_agent in runs_lib.grouped(of_suite, name_of).items():
     by_setting = runs_lib.grouped(of_agent, lambda run: results.setting(run, runs_lib.is_expert(run)))
     ranked = max(by_setting.values(), key=lambda group: _rank(group, suite))

@@ -35,14 +35,17 @@ class _Curve(NamedTuple):
 
 
 def draw_data_efficiency(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
-  """Draws scores of LASER and of other agents against frames, without ablations. Figures 1 and 3.
+  """Draws scores of LASER, without a replay too, and of other agents against frames. Figures 1 and 3.
+
+  Other ablations are left out.
 
   Args:
     runs: runs of LASER and of the agents that it is compared with.
   """
-  compared = [run for run in runs if run.agent != runs_lib.LASER or not laser_variants.ablations(run)]
-  if not any(run.agent == runs_lib.LASER for run in compared):
+  missing = {run.logdir: laser_variants.ablations(run) if run.agent == runs_lib.LASER else None for run in runs}
+  if [] not in missing.values():
     return None
+  compared = [run for run in runs if missing[run.logdir] in (None, [], [laser_variants.NO_REPLAY])]
   return _draw_scores(_by_task(compared), 'Data efficiency (figures 1 and 3)')
 
 

@@ -35,7 +35,7 @@ def by_agent(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
     if len(values := {run.flags.get(name) for run in runs}) > 1:
       raise ValueError(f'these runs have different values of --{name} ({", ".join(sorted(map(str, values)))}): want '
                        'runs of one figure')
-  found = runs_lib.grouped(curves.fittest(runs), popart_tables.name_of)
+  found = runs_lib.grouped(runs_lib.fittest(runs), popart_tables.name_of)
   for agent, of_agent in found.items():
     settings = [results.settings_of(run, expert=False) for run in of_agent]
     for name in sorted(set().union(*settings)):

@@ -210,7 +210,7 @@ def read_memory(run: runs_lib.Run) -> dict[str, dict[float, Memory]]:
 
 def pictures(runs: Sequence[runs_lib.Run]) -> dict[str, figure.Figure | None]:
   """Returns all figures by name, given runs of R2D2, and runs of IMPALA to compare with."""
-  drawn = curves.fittest(runs)
+  drawn = curves.longest(runs_lib.fittest(runs))
   of_r2d2 = [run for run in drawn if run.agent == runs_lib.R2D2]
   returns = curves.returns_of(r2d2_suites.by_agent(drawn))
   found = {f'r2d2_{name}': draw(of_r2d2) for name, draw in (

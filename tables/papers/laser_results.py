@@ -50,7 +50,8 @@ class Result:
     self._returns = returns
     self._suite = scores.SUITES[agent.suite]
     by_setting = runs_lib.grouped(runs, laser_sweeps.setting)
-    candidates = [self._repetitions(results.longest(group, agent.frames)) for group in by_setting.values()]
+    candidates = [self._repetitions(results.longest(group, lambda run: returns[run.logdir].frames, agent.frames))
+                  for group in by_setting.values()]
     self._best = max(candidates, key=self._rank, default=[])
     shown = dict.fromkeys(run.logdir for best in self._best for run in best.runs.values())
     self.note = ''

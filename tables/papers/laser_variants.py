@@ -16,6 +16,7 @@ from scalable_agents.tables.papers import laser_sweeps
 from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
 
+NO_REPLAY = 'No replay'
 _OTHER_AGENTS = ('popart_impala', 'impala')
 
 
@@ -35,7 +36,7 @@ def ablations(run: runs_lib.Run) -> list[str]:
   """Returns the names of the ablations that a run of LASER combines; [] for LASER itself."""
   flags = run.flags
   if not flags.get('replay_share'):
-    return ['No replay']
+    return [NO_REPLAY]
   found = []
   if flags.get('trust_region_threshold') == math.inf:
     found.append('Naive sharing' if laser_sweeps.is_shared(run) else 'No trust region')
@@ -56,9 +57,10 @@ def by_variant(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   """Groups runs by variant, with LASER first, then its ablations, then other agents.
 
   Runs in a group differ only in the seed, the level and the hyper-parameters of a sweep. If they differed in further
-  settings, the names of their groups have these too.
+  settings, such as the number of frames, the names of their groups have these too.
   """
-  settings = [laser_sweeps.settings(run) for run in runs]
+  settings = [laser_sweeps.settings(run) | {'total_environment_frames': run.flags['total_environment_frames']}
+              for run in runs]
   parameters = [_parameters(run, those) for run, those in zip(runs, settings, strict=True)]
   common = _common(parameters)
   names = [_name(run, those, common) for run, those in zip(runs, parameters, strict=True)]

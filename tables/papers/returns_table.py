@@ -28,7 +28,7 @@ from scalable_agents.tables.results import training_returns
 
 _NOTES = (
     'The returns are those of training, with its exploration: the mean of the last 100 episodes up to a number of '
-    'frames, and of the seeds.',
+    'frames, and of the seeds. Of a population, the fittest member counts.',
     "Human-normalised: 0 % is a random policy, 100 % a human. It is that of the line's last return.",
     'IQM: interquartile mean of the human-normalised scores of all levels, in %, with a 95 % interval from a bootstrap '
     'over the seeds (Agarwal et al. 2021). Each level has as many seeds as the level with the fewest.',
@@ -55,6 +55,7 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
   Raises:
     errors.UserError: all runs are shorter, or a file of a run is damaged.
   """
+  runs = runs_lib.fittest(runs)
   read = {run.logdir: training_returns.read(run) for run in runs}
   longest = max(episodes.frames_per_level for episodes in read.values())
   if not longest:

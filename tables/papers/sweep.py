@@ -39,10 +39,12 @@ def samples(runs: Sequence[runs_lib.Run]) -> list[Sample]:
   """Returns the samples of the runs, ordered by level and line, and then best first.
 
   Args:
-    runs: the runs of one or several sweeps. They have the swept settings; see runs.read.
+    runs: the runs of one or several sweeps. They have the swept settings; see runs.read. Of a population, the fittest
+      member counts.
   Raises:
     run_directory.RunDirectoryError: a metrics.jsonl is damaged.
   """
+  runs = runs_lib.fittest(runs)
   by_setting = {}
   for run, line in zip(runs, _lines(runs), strict=True):
     by_setting.setdefault((line, results.setting(run, expert=False)), []).append(run)

@@ -74,6 +74,15 @@ def papers(family: str, suite: str | None) -> dict[str, Any]:
   return {name: value for name, value in first.items() if name in second and second[name] == value}
 
 
+def decisive(run: runs_lib.Run) -> dict[str, Any]:
+  """Returns the settings of a run that change what is learned, by name. Of addresses and paths, the kind counts."""
+  values = {name: value for name, value in run.flags.items() if name not in FREE}
+  if 'shared_replay' in values:  # The address is another one at each start.
+    values['shared_replay'] = bool(values['shared_replay'])
+  # The learners can be in one process or in several.
+  return values | {'num_learners': run.learners} | settings.kinds(dmlab30_protocol.Protocol, run.flags)
+
+
 def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
   """Returns the settings of a run that differ from the paper's, and their values.
 

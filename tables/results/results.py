@@ -67,7 +67,7 @@ class Result:
     for run in self._fittest(runs):
       by_setting.setdefault(setting(run, agent.experts), []).append(run)
       self._sweeps.setdefault(setting(run, agent.experts, swept=False), set()).add(setting(run, agent.experts))
-    groups = [longest(group) if agent.experts else group for group in by_setting.values()]
+    groups = [longest(group, _evaluated_frames) if agent.experts else group for group in by_setting.values()]
     self.num_settings = len(groups)
     self.runs = max(groups, key=self._rank, default=[])
     self.note = ''
@@ -212,18 +212,15 @@ def setting(run: runs_lib.Run, expert: bool, swept: bool = True) -> str:
 
 def settings_of(run: runs_lib.Run, expert: bool, swept: bool = True) -> dict[str, Any]:
   """Returns the settings that `setting` compares, by name."""
-  apart = set(departures.FREE)
+  apart = set()
   if expert:
-    apart |= {'level_name', 'total_environment_frames'}
+    apart = {'level_name', 'total_environment_frames'}
   if run.population > 1 or not swept:
     apart |= {'sweep_index', *SWEEPS[run.family].ranges}
   suite = runs_lib.suite_of(run)
   # Settings that are missing in an older run had the default values.
   defaults = departures.papers(run.family, suite.name if suite else None)
-  # The learners can be in one process or in several.
-  values = defaults | run.flags | {'num_learners': run.learners, 'agent': run.agent}
-  if 'shared_replay' in values:  # The address is another one at each start.
-    values['shared_replay'] = bool(values['shared_replay'])
+  values = defaults | departures.decisive(run) | {'agent': run.agent}
   return {name: value for name, value in values.items() if name not in apart}
 
 
@@ -277,13 +274,28 @@ def mean_over_seeds(values: Sequence[float]) -> Score:
   return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
-def longest(runs: Iterable[runs_lib.Run], at_most: float = math.inf) -> list[runs_lib.Run]:
-  """Returns the runs with the largest number of frames for each level. Frames after `at_most` do not count."""
+def longest(runs: Iterable[runs_lib.Run], frames_of: Callable[[runs_lib.Run], int],
+            at_most: float = math.inf) -> list[runs_lib.Run]:
+  """Returns the runs of each level that have trained longest.
+
+  Runs with the same --total_environment_frames stay together, because some seeds may not be finished yet.
+
+  Args:
+    runs: runs that differ in nothing else than the level, the seed and that number.
+    frames_of: returns the environment frames that a run has trained for.
+    at_most: frames after this number do not count.
+  """
   found = []
   for group in runs_lib.by_level(runs).values():
-    frames = [min(run.flags['total_environment_frames'], at_most) for run in group]
-    found += [run for run, trained in zip(group, frames, strict=True) if trained == max(frames)]
+    together = runs_lib.grouped(group, lambda run: min(run.flags['total_environment_frames'], at_most))
+    # A run ends a few frames late.
+    trained = {wanted: min(max(map(frames_of, those)), wanted) for wanted, those in together.items()}
+    found += together[max(trained, key=lambda wanted: (trained[wanted], wanted))]
   return found
+
+
+def _evaluated_frames(run):
+  return run.evaluation.frames
 
 
 def _complete(runs: Iterable[runs_lib.Run], num_levels: int) -> list[dict[str, float]]:

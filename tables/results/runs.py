@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 import glob
+import math
 import os
 import re
 from typing import Any, NamedTuple, TypeVar
@@ -14,6 +15,7 @@ from scalable_agents.environments import scores
 from scalable_agents.environments import suite as suite_lib
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
+from scalable_agents.population import population_directory
 from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
@@ -156,6 +158,15 @@ def populations(runs: Iterable[Run]) -> list[list[Run]]:
   return list(grouped(runs, lambda run: os.path.dirname(run.logdir) if run.population > 1 else run.logdir).values())
 
 
+def fittest(runs: Iterable[Run]) -> list[Run]:
+  """Returns the fittest member of each population, and all runs without a population."""
+  def fitness(run):
+    found = population_directory.read_fitness(run.logdir)
+    return found.fitness if found else -math.inf
+
+  return [max(members, key=fitness) for members in populations(runs)]
+
+
 def suite_of(run: Run) -> suite_lib.Suite | None:
   """Returns the suite that the run was trained on, or the suite of its level. None if there is no such suite."""
   name = run.flags['level_name']
@@ -206,7 +217,7 @@ def _read(logdir: str, evaluated: bool, agents: Sequence[str] | None) -> Run:
   config = run_directory.read_config(logdir)
   wanted = f'want runs of {" or ".join(NAMES[name] for name in agents or ()) or "agents with the settings of IMPALA"}'
   flags = {name: value for name, value in config['flags'].items() if value is not None or name not in _OTHER_FLAGS}
-  agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
+  agent = config.get('agent') or agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
   if agents and agent not in (None, *agents):
     raise Unwanted(f'{logdir}: a run of another agent, {settings.shown(agent)}: {wanted}')
   has_correction = agent not in _WITHOUT_CORRECTION and (agents is not None or agent in (None, *NAMES))
@@ -238,7 +249,7 @@ def _check_types(flags: dict[str, Any], required: dict[str, type], file: str):
                                           'the run out') from error
 
 
-def _agent_in(command_line: Any) -> str | None:
+def agent_in(command_line: Any) -> str | None:
   """Returns the agent whose binary a command line starts. None if it starts another program, such as a test."""
   for word in command_line if isinstance(command_line, list) else ():
     if not isinstance(word, str) or word.startswith('--'):

@@ -64,7 +64,7 @@ class SettingsTest(parameterized.TestCase):
   def test_split_address(self, address, host, port):
     self.assertEqual(ports.split_address(address), (host, port))
 
-  @parameterized.parameters('host', 'host:', ':80', 'host:0', 'host:65536', 'host:-1', 'host:port', '')
+  @parameterized.parameters('host', 'host:', ':80', 'host:0', 'host:65536', 'host:-1', 'host:port', '', ' host:80')
   def test_split_address_of_something_else(self, address):
     with self.assertRaisesRegex(ValueError, f'^{address}: want HOST:PORT$'):
       ports.split_address(address)

@@ -189,6 +189,13 @@ class RunTest(parameterized.TestCase):
       program.run(preset)
     self.assertEqual(calls.mock_calls, [mock.call.main(preset, impala.IMPALA), mock.call.leave(0)])
 
+  def test_processes_of_a_cluster_have_the_same_kind_of_replay(self):
+    none, here, there = (program._common(training.job(
+        laser.LASER, configs.LaserConfig(shared_replay=address), run_config.RunConfig(), atari57_protocol.Protocol()))
+                         for address in ('', 'a:1', 'b:2'))
+    self.assertEqual(here, there)
+    self.assertEqual({name for name in none if none[name] != here[name]}, {'--shared_replay'})
+
   @parameterized.parameters(
       (atari57_protocol.Protocol(noop_max=7), {
           'action_repeats': 4, 'noop_max': 7, 'episode_end_on_life_loss': True, 'full_action_set': False,

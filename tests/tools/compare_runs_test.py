@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import re
 import sys
 from unittest import mock
 
@@ -91,6 +92,26 @@ class CompareRunsTest(absltest.TestCase):
       self._run(f'run_{seed}', [1., 2.], agent='laser', seed=seed, shared_replay=address)
     _, screen = self._compare()
     self.assertRegex(screen, r'shared_replay=True\n  2 runs; .*\nshared_replay=False\n  1 run; ')
+
+  def test_several_learners_and_plain_colours_make_groups(self):
+    for seed, flags in enumerate(({}, {'learner_addresses': 'a:1,b:1', 'task': 0}, {'num_learners': 2},
+                                  {'dataset_path': '/images'}, {'dataset_path': 'dummy'})):
+      self._run(f'run_{seed}', [1., 2.], seed=seed, **flags)
+    _, screen = self._compare()
+    self.assertEqual(screen.splitlines()[2::2], [
+        'dataset_path=images or none, num_learners=1', 'dataset_path=images or none, num_learners=2',
+        'dataset_path=plain colours, num_learners=1'])
+    self.assertEqual(re.findall('[0-9]+ runs?', screen), ['2 runs', '2 runs', '1 run'])
+
+  def test_older_runs_do_not_name_their_agent(self):
+    for number, agent in enumerate(('impala', None)):
+      logdir = self._run(f'run_{number}', [1., 2.], agent=agent, seed=number)
+      with open(os.path.join(logdir, 'config.json'), encoding='utf-8') as file:
+        config = json.load(file) | {'command_line': ['python', '-m', 'scalable_agents.agents.impala_atari57']}
+      with open(os.path.join(logdir, 'config.json'), 'w', encoding='utf-8') as file:
+        json.dump({name: value for name, value in config.items() if value is not None}, file)
+    _, screen = self._compare()
+    self.assertRegex(screen, r'all runs\n  2 runs;')
 
   def test_the_interquartile_mean_and_its_interval(self):
     middle, low, high = intervals.interquartile_mean([-100., 1., 2., 3., 4., 5., 6., 100.])

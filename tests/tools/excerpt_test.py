@@ -81,6 +81,17 @@ class ExcerptTest(absltest.TestCase):
     excerpt.write(excerpt.ExcerptConfig(self.run_folder, output, curve=False))
     self.assertCountEqual(os.listdir(output), ['config.json', 'metrics.jsonl'])
 
+  def test_a_damaged_row_leaves_an_earlier_excerpt_as_it_is(self):
+    output = self.create_tempdir('copies').full_path
+    config = excerpt.ExcerptConfig(self.run_folder, output, returns_every=300)
+    self._write('episodes.csv', 'frames,level,return,length\n' + ''.join(f'{at},breakout,1,7\n' for at in range(600)))
+    excerpt.write(config)
+    before = {name: open(os.path.join(output, name), 'rb').read() for name in os.listdir(output)}
+    self._write('episodes.csv', 'frames,level,return,length\n1,breakout,1,7\nwhat is this\n3,breakout,1,7\n')
+    with self.assertRaisesRegex(errors.UserError, 'episodes.csv, line 3 is damaged'):
+      excerpt.write(config)
+    self.assertEqual({name: open(os.path.join(output, name), 'rb').read() for name in os.listdir(output)}, before)
+
   def test_a_damaged_config_is_named_before_anything_is_written(self):
     output = self.create_tempdir('copies').full_path
     for flags in ({}, {'level_name': 'pong,pong'}):

@@ -1,14 +1,11 @@
 """Tests which runs a curve shows, and its numbers."""
 
-import os
 
 from absl.testing import absltest
 from matplotlib import figure
 import numpy as np
 
-from scalable_agents.population import population_directory
 from scalable_agents.tables.figures import curves
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
@@ -53,14 +50,6 @@ class CurvesTest(run_directories.TestCase):
             {'environment_frames': 4, 'score': None}, {'environment_frames': 5}]
     np.testing.assert_array_equal(curves.points(rows, 'score'), [[2., 2.], [3., 1.]])
     self.assertEqual(curves.points(rows, 'other').shape, (0, 2))
-
-  def test_of_a_population_only_the_fittest_member_counts(self):
-    for index, fitness in enumerate((1., 3., 2.)):
-      logdir = run_directories.make(self.folder, f'population/member_0{index}', population_size=3)
-      population_directory.write_fitness(logdir, population_directory.Fitness(1, fitness, {'learning_rate': 6e-4}))
-    run_directories.make(self.folder, 'alone')
-    runs, _ = runs_lib.read([f'{self.folder}/population/*', f'{self.folder}/alone'], False)
-    self.assertEqual([os.path.basename(run.logdir) for run in curves.fittest(runs)], ['member_01', 'alone'])
 
 
 if __name__ == '__main__':

@@ -1,5 +1,9 @@
 """Tests the figures of training of the IMPALA paper: which runs stand for an agent, and their numbers."""
 
+import contextlib
+import io
+import os
+
 from absl.testing import absltest
 import numpy as np
 
@@ -60,6 +64,17 @@ class ImpalaTrainingTest(run_directories.TestCase):
     self.assertAlmostEqual(pictures.ends(by_frames)[name], papers, delta=0.05)
     np.testing.assert_allclose(line.get_xydata()[[0, -1]], [[100., 0.], [200., 75.]], atol=1e-9)
     self.assertEqual(by_hours.lines[0].get_xdata()[-1], 1 / 60)
+
+  def test_a_short_trial_is_not_averaged_with_the_run_in_full(self):
+    for name, frames, score in (('trial', 10, -1.), ('full', 1_000, 0.5)):
+      returns = [run_directories.mean_return('rooms_watermaze', share) for share in (0., score)]
+      run_directories.make(self.folder, name, level_name='rooms_watermaze', frames=frames, agent='impala',
+                           total_environment_frames=frames, curves={'rooms_watermaze': returns})
+    said = self.enter_context(contextlib.redirect_stderr(io.StringIO()))
+    (_, (run,)), = impala_training.best(self.read(), _DMLAB).items()
+    self.assertEqual(os.path.basename(run.logdir), 'full')
+    self.assertEqual(said.getvalue(), f'skipped: {self.folder}/trial: another run of this level has the same settings '
+                                      'and more frames\n')
 
   def test_the_best_setting_of_experts_on_one_level_is_that_of_the_level(self):
     for name, rate, score in (('a', 1e-4, 0.3), ('b', 2e-4, 0.5), ('c', 3e-4, 0.4)):

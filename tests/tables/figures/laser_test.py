@@ -121,6 +121,16 @@ class LaserFiguresTest(run_directories.TestCase):
     axes, = self._panels(laser_figures.draw_data_efficiency)
     self.assertLen(pictures.lines(axes)['LASER, best of 2 agents'], 25)
 
+  def test_figure_1_has_sweeps_of_two_lengths_and_one_without_a_replay(self):
+    for name, frames, settings in (('shared/a', 5_000, _SHARED), ('shared_long/a', 20_000, _SHARED),
+                                   ('none/a', 20_000, {'replay_share': 0.}),
+                                   ('naive/a', 20_000, _SHARED | {'trust_region_threshold': math.inf})):
+      self._make(name, 1., frames=frames, **settings)
+    axes, = self._panels(laser_figures.draw_data_efficiency)
+    ends = {line.get_label(): line.get_xdata()[-1] for line in axes.lines}
+    self.assertEqual(ends, {'LASER, total_environment_frames=5_000': 4_800., 'No replay': 20_000.,
+                            'LASER, total_environment_frames=20_000': 20_000.})
+
   def test_ablations_are_only_in_the_figure_of_variants(self):
     for number, flags in enumerate(({}, {'learn_online': False}, {'trust_region_threshold': math.inf}, _IMPALA)):
       self._make(f'run_{number}', float(number), **flags)

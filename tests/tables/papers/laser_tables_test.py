@@ -137,6 +137,11 @@ class LaserTablesTest(run_directories.TestCase):
     self._make('long', 3., **_SINGLE, total_environment_frames=2 * _M)
     self.assertEqual(self._cell(laser_published.SINGLE_200M), ((3., None, 1), 'scaled down: 2M of 200M frames'))
 
+  def test_a_run_that_was_stopped_early_does_not_count_as_the_longest(self):
+    self._make('stopped', 21., **_SINGLE, total_environment_frames=200 * _M, frames=_M)
+    self._make('complete', 3., **_SINGLE, total_environment_frames=2 * _M)
+    self.assertEqual(self._cell(laser_published.SINGLE_200M), ((3., None, 1), 'scaled down: 2M of 200M frames'))
+
   def test_ablations_are_left_out_unless_they_are_alone(self):
     self._make('naive', 21., **_SHARED, trust_region_threshold=math.inf)
     self.assertEqual(self._cell(laser_published.SHARED_50M)[0], (21., None, 1))

@@ -3,6 +3,7 @@
 from absl.testing import absltest
 import numpy as np
 
+from scalable_agents.population import population_directory
 from scalable_agents.records import errors
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.papers import returns_table
@@ -50,6 +51,14 @@ class ReturnsTableTest(run_directories.TestCase):
     run, = runs.read([f'{self.folder}/own'], evaluated=False, agents=None)[0]
     row, = (line for line in layout.markdown(returns_table.table([run], 500)).splitlines() if 'q_learner' in line)
     self.assertIn(' 5.00 ', row)
+
+  def test_members_of_a_population_are_not_seeds(self):
+    for member, (fitness, value) in enumerate(((1., 5.), (2., -3.))):
+      self._run(f'population/member_0{member}', [value] * 10, population_size=2, learning_rate=1e-4 * (1 + member))
+      population_directory.write_fitness(f'{self.folder}/population/member_0{member}',
+                                         population_directory.Fitness(1, fitness, {'learning_rate': 1e-4}))
+    row, = self._rows()
+    self.assertEqual((row['seeds'], row['1K']), ('1', '-3.00'))
 
   def test_after_the_shortest_run_a_line_is_empty(self):
     self._run('long', [1.] * 10, frames=1_500)

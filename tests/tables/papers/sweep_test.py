@@ -6,6 +6,7 @@ from absl.testing import absltest
 
 from scalable_agents.environments import atari57
 from scalable_agents.environments import scores
+from scalable_agents.population import population_directory
 from scalable_agents.records import run_directory
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.papers import sweep
@@ -35,6 +36,14 @@ class SweepTest(run_directories.TestCase):
     self._pong(0, 3.0, seed=2, total_environment_frames=200_000_000)
     sample, = self._samples()
     self.assertEqual(sample.score, (2.0, 2**0.5, 2))
+
+  def test_of_a_population_the_fittest_member_counts(self):
+    for member, (fitness, final) in enumerate(((1., 9.), (2., 4.))):
+      logdir = run_directories.single_game(self.folder, f'population/member_0{member}', curves={'pong': [-21., final]},
+                                           population_size=2, learning_rate=1e-4 * (1 + member))
+      population_directory.write_fitness(logdir, population_directory.Fitness(1, fitness, {'learning_rate': 1e-4}))
+    sample, = self._samples()
+    self.assertEqual((sample.score, sample.flags['learning_rate']), ((4., None, 1), 2e-4))
 
   def test_agents_have_rows_of_their_own(self):
     self._pong(0, 1.0)

@@ -226,6 +226,25 @@ class ResultsTest(run_directories.TestCase):
     self.assertEqual(result.level('breakout').extent, 'scaled down: 8M of 200M frames')
     self.assertEqual(result.summary('mean').extent, 'scaled down: 2 of 57 levels, 8M to 50M of 200M frames')
 
+  def test_a_run_that_was_stopped_early_does_not_count_as_the_longest(self):
+    self._expert(-20.0, frames=1_000_000)
+    self._expert(20.0, total_environment_frames=100_000_000)
+    result = self._result(_EXPERTS)
+    self.assertEqual(result.level('pong'), results.Cell(results.Score(20.0), 'scaled down: 100M of 200M frames'))
+    self.assertEndsWith(result.note, 'the longest of each level: ' + os.path.join(self.folder, 'run_001'))
+    self._expert(18.0, frames=150_000_000, seed=2)  # With the first run, which has the same wanted frames.
+    self.assertEqual(self._result(_EXPERTS).level('pong').extent, 'scaled down: 1M to 150M of 200M frames')
+
+  def test_plain_colours_and_the_number_of_learners_make_settings(self):
+    paths = ('/images', '/other/images', '', 'dummy')
+    for number, path in enumerate(paths):
+      self._expert(18.0, seed=number, dataset_path=path)
+    self._expert(18.0, learner_addresses='a:1,b:1', task=0)
+    *one, dummy, two = (results.settings_of(run, expert=True) for run in self.read(True))
+    self.assertEqual([each == one[0] for each in one], [True] * 3)
+    self.assertEqual({name for name in dummy if dummy[name] != one[0][name]}, {'dataset_path'})
+    self.assertEqual({name for name in two if two[name] != one[0].get(name)}, {'num_learners'})
+
   def test_where_and_how_fast_a_run_was_does_not_make_a_setting(self):
     self._expert(18.0, seed=1, num_environments=4, xla='auto')
     self._expert(20.0, seed=2, num_environments=32, xla='never')

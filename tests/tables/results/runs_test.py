@@ -7,6 +7,7 @@ import pathlib
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from scalable_agents.population import population_directory
 from scalable_agents.tables.papers import laser_variants
 from scalable_agents.tables.results import published
 from scalable_agents.tables.results import runs
@@ -44,6 +45,14 @@ class RunsTest(run_directories.TestCase):
   def test_a_setting_of_another_type_is_one_line(self, settings, wanted):
     logdir = run_directories.make(self.folder, 'run', {'pong': 20.0}, **settings)
     self.assertRegex(self._fault(logdir), f'^{logdir}/config.json: {wanted}: put the file back, or leave the run out$')
+
+  def test_of_a_population_only_the_fittest_member_counts(self):
+    for index, fitness in enumerate((1., 3., 2.)):
+      logdir = run_directories.make(self.folder, f'population/member_0{index}', population_size=3)
+      population_directory.write_fitness(logdir, population_directory.Fitness(1, fitness, {'learning_rate': 6e-4}))
+    run_directories.make(self.folder, 'alone')
+    found, _ = runs.read([f'{self.folder}/population/*', f'{self.folder}/alone'], False)
+    self.assertEqual([os.path.basename(run.logdir) for run in runs.fittest(found)], ['member_01', 'alone'])
 
   def test_a_setting_that_is_null_has_its_default(self):
     file = pathlib.Path(run_directories.make(self.folder, 'run', {'pong': 20.0}, **_GAME), 'config.json')
