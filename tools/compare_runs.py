@@ -89,6 +89,7 @@ def read(patterns: str, metric: str) -> list[Run]:
 
 def _read_run(logdir, metric):
   stored, rows = run_directory.read_config(logdir), run_rows.read_metrics(logdir)
+  runs_lib.check_types(stored['flags'], {}, run_directory.path(logdir, run_directory.CONFIG))
   agent = stored.get('agent') or runs_lib.agent_in(stored.get('command_line'))  # Older runs do not name their agent.
   run = runs_lib.Run(logdir, stored['flags'], None, agent or '')
   if run.task:

@@ -216,7 +216,8 @@ def _read(logdir: str, evaluated: bool, agents: Sequence[str] | None) -> Run:
     raise Unwanted(run_directory.no_run(logdir))
   config = run_directory.read_config(logdir)
   wanted = f'want runs of {" or ".join(NAMES[name] for name in agents or ()) or "agents with the settings of IMPALA"}'
-  flags = {name: value for name, value in config['flags'].items() if value is not None or name not in _OTHER_FLAGS}
+  flags: dict[str, Any] = {
+      name: value for name, value in config['flags'].items() if value is not None or name not in _OTHER_FLAGS}
   agent = config.get('agent') or agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
   if agents and agent not in (None, *agents):
     raise Unwanted(f'{logdir}: a run of another agent, {settings.shown(agent)}: {wanted}')
@@ -229,24 +230,25 @@ def _read(logdir: str, evaluated: bool, agents: Sequence[str] | None) -> Run:
   missing = [name for name in required if name not in flags]
   if missing:
     raise Unwanted(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no {missing[0]}: {wanted}')
-  _check_types(flags, required, run_directory.path(logdir, run_directory.CONFIG))
+  file = run_directory.path(logdir, run_directory.CONFIG)
+  check_types(flags, required, file)
+  try:
+    registry.expand(flags['level_name'])
+  except ValueError as error:
+    raise run_directory.RunDirectoryError(f'{file}: --level_name={settings.shown(error)}: put the file back, or leave '
+                                          'the run out') from error
   run = Run(logdir, flags, None, agent or 'impala')
   return run._replace(evaluation=_read_evaluation(run)) if evaluated and run.task == 0 else run
 
 
-def _check_types(flags: dict[str, Any], required: dict[str, type], file: str):
-  """Raises RunDirectoryError if a flag that the tables read has the wrong type, or --level_name names no levels."""
+def check_types(flags: dict[str, Any], required: dict[str, type], file: str):
+  """Raises RunDirectoryError if a flag that the tables read has the wrong type."""
   for name, kind in (required | _OTHER_FLAGS).items():
     value = flags.get(name)
     is_missing = value is None and name not in required
     if not is_missing and not json_text.is_a(value, kind):
       raise run_directory.RunDirectoryError(f'{file}: --{name}={settings.shown(value)}: want {json_text.wanted(kind)}: '
                                             'put the file back, or leave the run out')
-  try:
-    registry.expand(flags['level_name'])
-  except ValueError as error:
-    raise run_directory.RunDirectoryError(f'{file}: --level_name={settings.shown(error)}: put the file back, or leave '
-                                          'the run out') from error
 
 
 def agent_in(command_line: Any) -> str | None:

@@ -103,6 +103,11 @@ class CompareRunsTest(absltest.TestCase):
         'dataset_path=plain colours, num_learners=1'])
     self.assertEqual(re.findall('[0-9]+ runs?', screen), ['2 runs', '2 runs', '1 run'])
 
+  def test_a_setting_of_another_type_is_one_line(self):
+    self._run('run', [1., 2.], learner_addresses=7)
+    with self.assertRaisesRegex(errors.UserError, 'run/config.json: --learner_addresses=7: want text: put the file '):
+      self._compare()
+
   def test_older_runs_do_not_name_their_agent(self):
     for number, agent in enumerate(('impala', None)):
       logdir = self._run(f'run_{number}', [1., 2.], agent=agent, seed=number)
