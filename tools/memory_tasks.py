@@ -9,12 +9,10 @@ Kapturowski et al. 2019, section 3 and figure 4. The experiments are:
                    8 to 15 steps after the cue, so that only a state at the start of a sequence has the answer.
   repeat_previous  The same agents on POPGym's RepeatPreviousEasy (Morad et al. 2023): the agent sees a card at each
                    step, and names the suit of the card of three steps before. Guesses give -0.5 on average.
-  old_states       Stored states with and without a burn-in on the same task, in runs that are three times as long. The
-                   replay keeps all sequences, so most stored states are of much older parameters.
   memory_len       R2D2 and Feed-Forward on bsuite's memory_len (Osband et al. 2020): the agent sees a bit at the first
                    of 13 steps, and names it at the last one. Guesses give 0.
 
-The last three need packages of others: `pip install '.[evidence]'`.
+The last two need packages of others: `pip install '.[evidence]'`.
 
 The runs are synchronous, so each is determined by its seed. The program prints a table, and writes EXPERIMENT.csv (the
 learning curves) and EXPERIMENT.png to --output, beside the run directories. The same command continues after an
@@ -31,9 +29,6 @@ _FLAGS = ('--batch_size=32', '--samples_per_period=2.13', '--replay_minimum_size
           '--target_update_interval=50', '--num_environments=16', '--num_environment_workers=1', '--synchronous')
 # Sequences that are shorter than the time from the cue to the question.
 _SHORT = ('--sequence_length=4', '--sequence_period=2', '--unroll_length=10', '--n_step=3', '--replay_capacity=2_000')
-# As many sequences as there are in a run.
-_LONG = ('--sequence_length=8', '--sequence_period=4', '--unroll_length=12', '--n_step=1', '--replay_capacity=20_000')
-_REPEAT_PREVIOUS = 'gymnasium:popgym:popgym-RepeatPreviousEasy-v0'
 
 
 def _experiment(task: str, level: str, frames: int, flags: tuple[str, ...],
@@ -52,10 +47,9 @@ _FEED_FORWARD = {'Feed-Forward': ('--nouse_lstm', '--burn_in=0')}
 EXPERIMENTS = {
     'recall_late': _experiment('recall_late', 'recall_late', 30_000, _SHORT, _STATES | _FEED_FORWARD),
     'repeat_previous': _experiment(
-        'RepeatPreviousEasy', _REPEAT_PREVIOUS, 24_000, _LONG, _STATES | _FEED_FORWARD),
-    'old_states': _experiment(
-        'RepeatPreviousEasy', _REPEAT_PREVIOUS, 72_000, _LONG,
-        {name: flags for name, flags in _STATES.items() if _STORED in flags}),
+        'RepeatPreviousEasy', 'gymnasium:popgym:popgym-RepeatPreviousEasy-v0', 24_000,
+        ('--sequence_length=8', '--sequence_period=4', '--unroll_length=12', '--n_step=1', '--replay_capacity=20_000'),
+        _STATES | _FEED_FORWARD),
     'memory_len': _experiment(
         'memory_len', 'dm_env:bsuite.environments.memory_chain:MemoryChain?memory_length=12', 24_000, _SHORT,
         {'R2D2': (_STORED, _BURN_IN)} | _FEED_FORWARD),
