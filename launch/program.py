@@ -166,7 +166,8 @@ def _common(job):
   """Returns the settings that must be the same in all processes of a cluster."""
   free, values = job.free_settings(), job.settings()
   fixed = {name: value for name, value in values.items() if name not in free}
-  fixed |= job.shared_protocol() | settings.kinds(job.config, values)
+  for part in (job.config, job.protocol):
+    fixed |= settings.kinds(part, values)
   return {'agent': job.agent.name} | {f'--{name}': value for name, value in fixed.items()}
 
 

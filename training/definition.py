@@ -157,7 +157,7 @@ class Job:
     return {name: value for part in parts if part for name, value in dataclasses.asdict(part).items()}
 
   def shared_protocol(self) -> dict[str, Any]:
-    """Returns the settings of the environments that experience depends on, for processes that share it."""
+    """Returns the settings of the environments that experience depends on, for agents that share it."""
     free, values = settings.free_settings(self.protocol), dataclasses.asdict(self.protocol)
     return {name: value for name, value in values.items() if name not in free} | settings.kinds(self.protocol, values)
 

@@ -42,10 +42,10 @@ def draw_data_efficiency(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   Args:
     runs: runs of LASER and of the agents that it is compared with.
   """
-  missing = {run.logdir: laser_variants.ablations(run) if run.agent == runs_lib.LASER else None for run in runs}
-  if [] not in missing.values():
+  compared = [run for run in runs if run.agent != runs_lib.LASER
+              or laser_variants.ablations(run) in ([], [laser_variants.NO_REPLAY])]
+  if not any(run.agent == runs_lib.LASER and not laser_variants.ablations(run) for run in compared):
     return None
-  compared = [run for run in runs if missing[run.logdir] in (None, [], [laser_variants.NO_REPLAY])]
   return _draw_scores(_by_task(compared), 'Data efficiency (figures 1 and 3)')
 
 

@@ -212,9 +212,7 @@ def setting(run: runs_lib.Run, expert: bool, swept: bool = True) -> str:
 
 def settings_of(run: runs_lib.Run, expert: bool, swept: bool = True) -> dict[str, Any]:
   """Returns the settings that `setting` compares, by name."""
-  apart = set()
-  if expert:
-    apart = {'level_name', 'total_environment_frames'}
+  apart = {'level_name', 'total_environment_frames'} if expert else set()
   if run.population > 1 or not swept:
     apart |= {'sweep_index', *SWEEPS[run.family].ranges}
   suite = runs_lib.suite_of(run)
