@@ -1,7 +1,7 @@
 """The input that an agent acts on, and the ways to select actions."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -75,6 +75,11 @@ def lone_inputs(observation, last_action, reward, done) -> ActorInput:
   return ActorInput(
       actor_id=tf.range(batch[0]), actor_place=tf.zeros(batch), last_action=last_action, reward=finite_rewards(reward),
       discount=1. - tf.cast(done, tf.float32), done=done, observation=observation)
+
+
+def compiled(agent, selection: Selection) -> Callable[..., Any]:
+  """Returns a tf.function of (inputs, agent state, seed), which is agent.step with this selection."""
+  return tf.function(lambda *args: agent.step(*args, selection), autograph=False)
 
 
 def finite_rewards(rewards: tf.Tensor) -> tf.Tensor:

@@ -16,9 +16,11 @@ from scalable_agents.processes import quiet
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
+import contextlib
 import dataclasses
 import os
 import shlex
+import shutil
 from typing import Any
 
 import tensorflow as tf
@@ -27,6 +29,7 @@ from scalable_agents.actor import acting
 from scalable_agents.agents import agent_file
 from scalable_agents.agents import python_api
 from scalable_agents.cluster import cluster_config
+from scalable_agents.ops import messages
 from scalable_agents.population import population_config
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
@@ -88,7 +91,7 @@ def export(policy: python_api.Policy, folder: str) -> None:
     policy: from `python_api.load`.
     folder: the folder to make.
   Raises:
-    errors.UserError: the folder exists already, or cannot be written.
+    errors.UserError: the folder exists already, or cannot be written. Then no folder stays.
   """
   if os.path.exists(folder):
     raise errors.UserError(f'--output={folder}: it is there already: choose another folder, or remove it')
@@ -98,11 +101,14 @@ def export(policy: python_api.Policy, folder: str) -> None:
       'observation': {name: {'shape': spec.shape.as_list(), 'dtype': spec.dtype.name}
                       for name, spec in policy.spec.observation.items()},
       'frame_stacks': dict(policy.spec.frame_stacks)}
-  try:
-    tf.saved_model.save(Exported(policy), folder)
-  except (OSError, tf.errors.OpError) as error:
-    raise errors.UserError(f'--output={folder}: {settings.shown(error)}') from error
-  run_directory.write_json(os.path.join(folder, METADATA), metadata)
+  with contextlib.ExitStack() as on_error:
+    on_error.callback(shutil.rmtree, folder, ignore_errors=True)
+    try:
+      tf.saved_model.save(Exported(policy), folder)
+    except (OSError, tf.errors.OpError) as error:
+      raise errors.UserError(f'--output={folder}: {messages.one_line(str(error))}') from error
+    run_directory.write_json(os.path.join(folder, METADATA), metadata)
+    on_error.pop_all()
 
 
 def export_file(policy: python_api.Policy, logdir: str, path: str, precision: str) -> str:

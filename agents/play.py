@@ -18,6 +18,7 @@ import functools
 import statistics
 import sys
 
+from scalable_agents.actor import acting
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
 from scalable_agents.agents import python_api
@@ -129,10 +130,10 @@ def play(config: PlayConfig, policy: python_api.Policy) -> None:
   print(title, file=quiet.screen(), flush=True)
   try:
     make_viewers, make_further = _viewers(config, name, title)
-    returns = []
+    step, returns = acting.compiled(policy.agent, policy.selection), []
     for number in range(config.num_episodes):
       episode = recording.show(
-          policy, policy.selection, level, policy.protocol, config.seed + number, config.environment_timeout_seconds,
+          policy, step, level, policy.protocol, config.seed + number, config.environment_timeout_seconds,
           *(make_further if number else make_viewers), max_seconds=config.max_seconds)
       returns.append(episode.episode_return)
       print(f'episode {number + 1}: return {episode.episode_return:g}, {episode.length:,} frames', flush=True)

@@ -30,6 +30,7 @@ from scalable_agents.processes import run_flags
 from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
+from scalable_agents.records import settings as settings_lib
 from scalable_agents.training import run_config
 
 
@@ -116,8 +117,7 @@ class Policy:
     self.environment_frames, self.learner_steps = restored.environment_frames, restored.learner_steps
     self.agent = restored.agent
     self._random = np.random.RandomState(seed)
-    self._step = tf.function(
-        lambda inputs, state, random: self.agent.step(inputs, state, random, selection), autograph=False)
+    self._step = acting.compiled(self.agent, selection)
 
   def make_environment(self, level: str = '', seed: int = 0) -> dm_env.Environment:
     """Makes an environment as evaluations do. Default: the first level of the run.
@@ -280,7 +280,7 @@ def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0
     agent: 'module:NAME' of the run's agent if it is not one of this project's.
   Raises:
     errors.UserError: there is no run, no checkpoint or no file, it is damaged, or the agent cannot select actions in
-      this way, or its environment cannot be made.
+      this way, or its environment cannot be made. Messages name the flags.
   """
   with contextlib.suppress(RuntimeError):  # It is too late if the caller has used TensorFlow before.
     devices.grow_memory()
@@ -293,8 +293,7 @@ def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0
     stored = checkpoint.load(run_directory.path(logdir, run_directory.CHECKPOINTS))
     if not stored:
       raise errors.UserError(f'{logdir}: there is no checkpoint: train first')
-  if selection and selection not in run.agent.evaluation_policies:
-    raise errors.UserError(f'actions cannot be selected by {selection!r}: want one of '
-                           f'{", ".join(run.agent.evaluation_policies)} with this agent')
   how = run_config.RunConfig(test_policy=selection, test_epsilon=epsilon)
+  with errors.of_user(ValueError):
+    settings_lib.check(how)
   return Policy(run, stored, evaluation.selection_of(run.agent, how), seed)

@@ -7,6 +7,7 @@ last step of an episode starts the next episode. It also rejects invalid actions
 import abc
 from collections.abc import Mapping
 import types
+from typing import Any
 
 import dm_env
 from dm_env import specs
@@ -110,6 +111,19 @@ class Environment(dm_env.Environment):
     Returns:
       A MID or LAST TimeStep. The arrays of its observation must not be modified later.
     """
+
+
+def picture(drawn: Any) -> np.ndarray:
+  """Returns what a user's environment has drawn.
+
+  Raises:
+    ValueError: it is no picture, uint8 [H, W, 3].
+  """
+  array = np.asarray(drawn)
+  if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+    got = 'None' if drawn is None else f'{array.dtype} {list(array.shape)}'
+    raise ValueError(f'render: want a picture as uint8 [H, W, 3], got {got}')
+  return array
 
 
 def enlarge(pixels: np.ndarray, factor: int) -> np.ndarray:

@@ -17,7 +17,8 @@ class DmEnv(base.Environment):
   The action must be a DiscreteArray. observations.py says which observations it may have. Rewards are raw. Discounts
   other than 0 count as 1: the agents have a discount of their own. A LAST step with discount 0 is the end of the task.
   A LAST step with another discount is a time limit: agents then bootstrap from its observation; see actor/unroll.py.
-  An environment with an attribute `frames_per_step` says how many environment frames an agent step has; otherwise 1.
+  An environment with an attribute `frames_per_step` says how many environment frames an agent step has, a whole number
+  of at least 1; otherwise it is 1.
   """
 
   def __init__(self, path: str, /, *, seed: int, **arguments):
@@ -30,7 +31,7 @@ class DmEnv(base.Environment):
 
     Raises:
       ImportError: the module cannot be imported.
-      ValueError: the module has no such function, or it returns no dm_env.Environment with spaces as above.
+      ValueError: the module has no such function, or it returns no dm_env.Environment as above.
     """
     self._environment = _make(path, seed, arguments)
     actions: Any = self._environment.action_spec()
@@ -42,17 +43,20 @@ class DmEnv(base.Environment):
       raise ValueError(f'dm_env:{path}: {error}') from None
     super().__init__(int(actions.num_values), spec)
     self._path = path
-    self.frames_per_step = getattr(self._environment, 'frames_per_step', 1)
+    frames = getattr(self._environment, 'frames_per_step', 1)
+    if not isinstance(frames, (int, np.integer)) or frames < 1:
+      raise ValueError(f'dm_env:{path}: frames_per_step: want a whole number of at least 1, got {base.one_line(frames)}')
+    self.frames_per_step = int(frames)
 
   def render(self) -> np.ndarray:
     """Returns the picture that a method `render` of the user's environment draws, uint8 [H, W, 3].
 
     Raises:
-      ValueError: it has no such method.
+      ValueError: it has no such method, or the method draws something else.
     """
     if not hasattr(self._environment, 'render'):
       raise ValueError(f'dm_env:{self._path}: this environment draws no pictures (it has no method `render`)')
-    return np.asarray(self._environment.render(), np.uint8)  # pyright: ignore[reportAttributeAccessIssue]
+    return base.picture(self._environment.render())  # pyright: ignore[reportAttributeAccessIssue]
 
   def close(self):
     """See dm_env.Environment."""

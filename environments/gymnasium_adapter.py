@@ -55,12 +55,12 @@ class Gymnasium(base.Environment):
 
     Raises:
       ImportError: drawing needs a package that is not installed.
-      ValueError: the environment has no render mode 'rgb_array'.
+      ValueError: the environment has no render mode 'rgb_array', or draws something else.
     """
     if self._environment.render_mode != 'rgb_array':
       raise ValueError(f'gymnasium:{self._id}: this environment draws no pictures ({self._draws_not})')
     try:
-      return np.asarray(self._environment.render(), np.uint8)
+      return base.picture(self._environment.render())
     except (ImportError, self._gymnasium.error.DependencyNotInstalled) as error:
       raise ImportError(f'gymnasium:{self._id}: {base.one_line(error)}') from error
 
@@ -94,12 +94,16 @@ def _make(environment_id, arguments):
   gymnasium is imported here, so that workers for other levels start faster.
   """
   name = f'gymnasium:{environment_id}'
+  if environment_id.count(':') > 1:
+    raise ValueError(f'{name}: want gymnasium:ID or gymnasium:PACKAGE:ID')
+  if 'render_mode' in arguments:
+    raise ValueError(f'{name}: leave out render_mode: it is rgb_array, for videos, if the environment has it')
   try:
     import gymnasium
   except ImportError as error:
     raise ImportError(f'{name}: gymnasium is not installed ({error}): pip install gymnasium') from error
   try:
-    if environment_id.count(':') == 1:  # gymnasium would import it too, but does not search the current folder.
+    if ':' in environment_id:  # gymnasium would import it too, but does not search the current folder.
       user_modules.import_module(environment_id.split(':')[0])
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # For example, that the id is out of date. The user has chosen it.

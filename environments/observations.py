@@ -6,6 +6,8 @@
   other numbers, of <= 2 dimensions      'vector' float32 [N], flattened.
   a dict                                 its only image, or, without an image, its only array of numbers. Other
                                          entries are left out, for example the direction and the text of MiniGrid.
+
+An observation that contradicts its spec raises a ValueError: a cast or a reshape would make another observation of it.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,9 +49,8 @@ def convert_spec(spec: Any) -> tuple[dict[str, specs.Array], Convert]:
   if not spec.shape and isinstance(spec, specs.BoundedArray) and np.issubdtype(spec.dtype, np.integer):
     return _one_hot(int(spec.minimum), int(spec.maximum))
   size = int(np.prod(spec.shape))
-  # `np.array` makes a copy, because the environment may write the next observation into the same array.
   return ({'vector': specs.Array((size,), np.float32, name='vector')},
-          lambda observation: {'vector': np.array(observation, np.float32).reshape(size)})
+          lambda observation: {'vector': _copy(observation, spec.shape, np.float32).reshape(size)})
 
 
 def _is_numeric(spec):
@@ -65,15 +66,34 @@ def _image(spec):
   shape = (*spec.shape[1:], spec.shape[0]) if channels_first else (*spec.shape, 1)[:3]
 
   def convert(observation):
-    if channels_first:
-      observation = np.moveaxis(observation, 0, -1)
-    return {'pixels': np.array(observation, np.uint8).reshape(shape)}
+    pixels = _copy(observation, spec.shape, np.uint8)
+    return {'pixels': np.moveaxis(pixels, 0, -1) if channels_first else pixels.reshape(shape)}
 
   pixels: dict[str, specs.Array] = {'pixels': specs.BoundedArray(shape, np.uint8, 0, 255, name='pixels')}
   return pixels, convert
 
 
 def _one_hot(minimum, maximum):
-  rows = np.eye(maximum - minimum + 1, dtype=np.float32)
-  vector: dict[str, specs.Array] = {'vector': specs.BoundedArray((len(rows),), np.float32, 0.0, 1.0, name='vector')}
-  return vector, lambda observation: {'vector': rows[int(observation) - minimum].copy()}
+  size = maximum - minimum + 1
+
+  def convert(observation):
+    if not minimum <= observation <= maximum:
+      raise ValueError(f'observation: want an integer from {minimum} to {maximum}, got {observation}')
+    vector = np.zeros([size], np.float32)
+    vector[int(observation) - minimum] = 1.
+    return {'vector': vector}
+
+  vector: dict[str, specs.Array] = {'vector': specs.BoundedArray((size,), np.float32, 0.0, 1.0, name='vector')}
+  return vector, convert
+
+
+def _copy(observation, shape, dtype):
+  """Returns a copy, because the environment may write the next observation into the same array."""
+  given = np.asarray(observation)
+  if given.shape != shape:
+    raise ValueError(f'observation: want the shape {shape} of its spec, got {given.shape}')
+  with np.errstate(invalid='ignore'):
+    copy = np.array(given, dtype)
+  if dtype == np.uint8 and given.dtype != np.uint8 and not np.array_equal(copy, given):
+    raise ValueError(f'observation: want uint8, as its spec says, got {given.dtype} with other values')
+  return copy

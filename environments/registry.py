@@ -125,7 +125,7 @@ def check(level_name: str) -> None:
       _make_users_own(level_name, 0).close()
     except (ImportError, ValueError):
       raise
-    except Exception as error:  # The user's own code can raise anything.
+    except (Exception, SystemExit) as error:  # The user's own code can raise anything.
       raise ValueError(f'{level_name} cannot be made: {type(error).__name__}: {base.one_line(error)}') from error
   elif level_name in atari57.LEVELS:
     atari_lib.check_installed(level_name)
@@ -193,6 +193,8 @@ def _make_users_own(level_name, seed):
   except ValueError:
     raise ValueError(f'{level_name}: want arguments as ?name=value&name=value') from None
   arguments = {argument: _literal(text) for argument, text in pairs}
+  if len(arguments) < len(pairs):
+    raise ValueError(f'{level_name}: want each argument once')
   if 'seed' in arguments:
     raise ValueError(f'{level_name}: leave out seed: the program sets it, to another number for each environment')
   return _USERS_OWN[f'{kind}:'](name, seed=seed, **arguments)
@@ -206,6 +208,8 @@ def _literal(text):
 
 
 def _unknown(level_name):
+  if level_name in scores.SUITES:
+    return ValueError(f'{level_name} is a suite: want one of its levels')
   closest = difflib.get_close_matches(level_name.lower(), (*levels(), *scores.SUITES), n=3, cutoff=0.5)
   if closest:  # Only levels of the same suite: a similar name in another suite is a coincidence.
     suites = (dmlab_lib.LEVELS, atari57.LEVELS)

@@ -52,19 +52,20 @@ def record(policy, selection: acting.Selection, level: str, protocol: dict[str, 
   """
   print(f'recording an episode to {run.video}', file=screen, flush=True)
   with errors.of_user(environment_workers.WorkerError, prefix='--video: '):
-    episode = show(policy, selection, level, protocol, seed, run.environment_timeout_seconds,
+    episode = show(policy, acting.compiled(policy.agent, selection), level, protocol, seed, run.environment_timeout_seconds,
                    functools.partial(video.Writer, run.video))
   print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)
 
 
-def show(policy, selection: acting.Selection, level: str, protocol: dict[str, Any], seed: int, timeout_seconds: float,
+def show(policy, step: Callable[..., Any], level: str, protocol: dict[str, Any], seed: int, timeout_seconds: float,
          *make_viewers: Callable[[Fraction], contextlib.AbstractContextManager[Viewer]],
          max_seconds: float = 0.) -> evaluator_lib.Episode:
   """Plays an episode and shows it to viewers.
 
   Args:
     policy: evaluation.Policy, or another object with its `agent` and `learner_steps`.
-    selection, level, protocol, seed: as for `record`.
+    step: from acting.compiled, of its agent. Episodes share it, because TensorFlow traces each one anew.
+    level, protocol, seed: as for `record`.
     timeout_seconds: how long to wait until the environment is made, and for each step.
     *make_viewers: each makes a viewer, given the number of pictures per second.
     max_seconds: ends after this many seconds of the level's time. 0: at the end of the episode.
@@ -82,12 +83,11 @@ def show(policy, selection: acting.Selection, level: str, protocol: dict[str, An
     if level in atari57.LEVELS + dmlab.LEVELS:
       speed = Fraction(_GAME_FRAMES_PER_SECOND, environment.specification.frames_per_step)
     viewers = [stack.enter_context(make_viewer(speed)) for make_viewer in make_viewers]
-    return _play_episode(policy, selection, environment, seed, viewers, max_seconds * speed)
+    return _play_episode(policy, step, environment, seed, viewers, max_seconds * speed)
 
 
-def _play_episode(policy, selection, environment, seed, viewers, max_steps) -> evaluator_lib.Episode:
+def _play_episode(policy, step, environment, seed, viewers, max_steps) -> evaluator_lib.Episode:
   """Plays an episode; viewers get the picture before the first step and after each. 0 `max_steps`: all of it."""
-  step = tf.function(lambda *args: policy.agent.step(*args, selection), autograph=False)
   agent_state = policy.agent.initial_state(1)
   row = environment.advance()
   action, steps = 0, 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import errno
 from fractions import Fraction
 import os
 
@@ -104,6 +105,8 @@ class Writer:
       yield
     except (OSError, RuntimeError) as error:
       reason = next(iter(str(error).splitlines()), type(error).__name__)
+      if os.strerror(errno.EPIPE) in reason:
+        reason = 'the encoder ended early: is the disk full?'
       raise errors.UserError(f'--video={self._path}: no video could be written ({reason})') from error
 
 

@@ -369,8 +369,8 @@ def one_line_errors(where: str) -> Iterator[None]:
   try:
     yield
   except OSError as error:
-    raise RunDirectoryError(f'{error.filename or where}: {error.strerror}: correct this or choose another '
-                            '--logdir') from error
+    raise RunDirectoryError(
+        f'{error.filename or where}: {error.strerror}: correct this, or choose another folder') from error
 
 
 @contextlib.contextmanager

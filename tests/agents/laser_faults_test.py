@@ -127,7 +127,7 @@ class SweepTest(absltest.TestCase):
     file = self.create_tempfile().full_path
     for folder, flag, wanted in (
         (self.folder, '--torso=shalow', 'agent_0[01]: --torso=shalow: want one of shallow, dqn, deep, deep_4x'),
-        (file, '--torso=shallow', rf'\w+: {file}/\w+: Not a directory: correct this or choose another --logdir'),
+        (file, '--torso=shallow', rf'\w+: {file}/\w+: Not a directory: correct this, or choose another folder'),
         ('/proc/x', '--torso=shallow', r'\w+: /proc/x: No such file or directory: .*'),
         ('x' * 256, '--torso=shallow', '.* the path is too long: .*')):
       with self.subTest(folder), training.Training(

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -126,8 +127,10 @@ class PolicyTest(parameterized.TestCase):
       policy.step({'vector': np.zeros([2, 3])}, state, done=[[True, False]])
     with self.assertRaisesRegex(ValueError, '^state: want that of as many environments as .*, 1, got 2$'):
       policy.step({'vector': np.zeros(3)}, state)
-    with self.assertRaisesRegex(errors.UserError, "^actions cannot be selected by 'best': want one of sampled, gr"):
+    with self.assertRaisesRegex(errors.UserError, '^--test_policy=best: want '):
       scalable_agents.load(logdir, selection='best')
+    with self.assertRaisesRegex(errors.UserError, '^--test_epsilon=7.0: want '):
+      scalable_agents.load(logdir, selection='epsilon', epsilon=7.)
     with self.assertRaisesRegex(errors.UserError, 'no run has been started there'):
       scalable_agents.load(os.path.dirname(logdir))
     with self.assertRaisesRegex(AttributeError, "has no attribute 'nothing'"):
@@ -153,6 +156,15 @@ class PolicyTest(parameterized.TestCase):
     self.assertEqual((metadata['num_actions'], metadata['environment_frames']), (2, 1_234))
     with self.assertRaisesRegex(errors.UserError, '^--output=.*: it is there already'):
       export.export(policy, folder)
+    again = os.path.join(self.create_tempdir(), 'again')
+    full = tf.errors.ResourceExhaustedError(None, None, '{{function_node f}} part-0; No space left on device [Op:SaveV2]')
+    with mock.patch.object(export.run_directory, 'write_json', side_effect=KeyboardInterrupt), \
+         self.assertRaises(KeyboardInterrupt):
+      export.export(policy, again)
+    self.assertFalse(os.path.exists(again))
+    with mock.patch.object(tf.saved_model, 'save', side_effect=full), \
+         self.assertRaisesRegex(errors.UserError, f'^--output={again}: part-0; No space left on device$'):
+      export.export(policy, again)
 
 
 class TrainTest(absltest.TestCase):

@@ -23,7 +23,8 @@ _HERE = 'scalable_agents.tests.environments.dm_env_adapter_test'
 class _Task(dm_env.Environment):
   """Observes the number of the step, and ends after `length` steps with the discount `end`."""
 
-  def __init__(self, spec=None, actions=None, length=3, end=0.):
+  def __init__(self, spec=None, actions=None, length=3, end=0., frames_per_step=1):
+    self.frames_per_step = frames_per_step
     self._spec = spec or specs.Array((2,), np.float64)
     self._actions = actions or specs.DiscreteArray(3)
     self._length, self._end = length, end
@@ -108,6 +109,49 @@ class DmEnvTest(parameterized.TestCase):
     self.assertEqual({key: each.shape for key, each in adapter.observation_spec().items()}, {name: shape})
 
   @parameterized.parameters(
+      # A wrapper that scales pixels and keeps the spec; one that forgets to clip; another order of the axes.
+      (specs.Array((5, 4, 3), np.uint8), np.full((5, 4, 3), 0.9), 'want uint8, .* got float64 with other values'),
+      (specs.Array((5, 4, 3), np.uint8), np.full((5, 4, 3), np.nan), 'want uint8, .* got float64 with other values'),
+      (specs.Array((5, 4, 3), np.uint8), np.full((5, 4, 3), 300), 'want uint8, .* got int64 with other values'),
+      (specs.Array((5, 4, 3), np.uint8), np.zeros((4, 5, 3), np.uint8), r'want the shape \(5, 4, 3\) of its spec, got'),
+      (specs.Array((3, 4, 5), np.uint8), np.zeros((4, 5, 3), np.uint8), r'want the shape \(3, 4, 5\) of its spec, got'),
+      (specs.Array((2, 3), np.float32), np.zeros((3, 2), np.float32), r'want the shape \(2, 3\) of its spec, got'),
+      (specs.BoundedArray((), np.int32, 1, 4), 0, 'want an integer from 1 to 4, got 0$'),
+      (specs.BoundedArray((), np.int32, 1, 4), 5, 'want an integer from 1 to 4, got 5$'))
+  def test_an_observation_that_contradicts_its_spec_is_no_other_observation(self, spec, observation, message):
+    adapter = dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0, spec=spec)
+    with mock.patch.object(adapter._environment, '_observation', return_value=observation):
+      with self.assertRaisesRegex(ValueError, f'^observation: {message}'):
+        adapter.reset()
+
+  def test_pixels_of_another_type_with_the_same_values(self):
+    adapter = dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0, spec=specs.Array((5, 4, 3), np.uint8))
+    with mock.patch.object(adapter._environment, '_observation', return_value=np.full((5, 4, 3), 200)):
+      np.testing.assert_array_equal(adapter.reset().observation['pixels'], np.full((5, 4, 3), 200, np.uint8))
+
+  def test_a_large_number_of_states_needs_little_memory(self):
+    spec = specs.BoundedArray((), np.int64, 0, 10**6)  # A table of all states would have terabytes.
+    adapter = dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0, spec=spec)
+    vector = adapter.reset().observation['vector']
+    self.assertEqual((vector.shape, vector.sum(), vector[0]), ((10**6 + 1,), 1., 1.))
+
+  @parameterized.parameters(0, -2, 2.5, 'two')
+  def test_frames_per_step_are_counted(self, frames):
+    with self.assertRaisesRegex(
+        ValueError, f'^dm_env:{_HERE}:make: frames_per_step: want a whole number of at least 1, got {frames}$'):
+      dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0, frames_per_step=frames)
+    self.assertEqual(dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0, frames_per_step=np.int64(4)).frames_per_step, 4)
+
+  @parameterized.parameters(
+      (None, 'None'), (np.zeros((8, 8), np.uint8), r'uint8 \[8, 8\]'), (np.zeros((8, 8, 4), np.uint8), r'uint8 \[8, 8, 4'),
+      (np.full((8, 8, 3), 0.5), r'float64 \[8, 8, 3\]'))
+  def test_what_is_no_picture_is_one_line(self, drawn, got):
+    adapter = dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0)
+    adapter._environment.render = lambda: drawn
+    with self.assertRaisesRegex(ValueError, rf'^render: want a picture as uint8 \[H, W, 3\], got {got}'):
+      adapter.render()
+
+  @parameterized.parameters(
       ('make', dict(actions=specs.BoundedArray((2,), np.float32, 0, 1)), 'want an action of specs.DiscreteArray'),
       ('make', dict(spec=specs.StringArray(())), 'want an array of numbers or a dict with one, got StringArray'),
       ('nothing', {}, 'the module .*dm_env_adapter_test has no function nothing$'),
@@ -146,6 +190,7 @@ class LevelTest(parameterized.TestCase):
 
   @parameterized.parameters(
       *((query, r'want arguments as \?name=value&name=value') for query in ('?a', '?a=1&', '?a=1&b')),
+      ('?a=1&a=2', 'want each argument once'),
       ('?a=1&seed=3', 'leave out seed: the program sets it, to another number for each environment'))
   def test_other_arguments_are_one_line(self, query, message):
     for function in (registry.check, lambda name: registry.make(name, seed=0)):

@@ -249,6 +249,13 @@ class RenderTest(parameterized.TestCase):
     self.assertEqual((picture.shape, picture.dtype), ((8, 16, 3), np.uint8))
     np.testing.assert_array_equal(picture[0, 0], [255, 0, 0])
 
+  def test_what_is_no_picture_is_one_line(self):
+    adapter, task = _adapter(_Picture)
+    adapter.reset()
+    with mock.patch.object(task, 'render', return_value=None):
+      with self.assertRaisesRegex(ValueError, r'^render: want a picture as uint8 \[H, W, 3\], got None$'):
+        adapter.render()
+
   def test_says_that_an_environment_draws_nothing(self):
     adapter, _ = _adapter(_Task, observation_space=spaces.Discrete(2))
     adapter.reset()
@@ -284,11 +291,15 @@ class MakingTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('CartPol-v1', 'CartPole-v1'), ('CartPole-v99', 'CartPole-v1'), ('NoSuchTaskAtAll-v0', "doesn't exist"),
-      ('', 'Malformed environment ID'), ('two words', 'Malformed environment ID'), ('a:b:c', 'too many values'))
+      ('', 'Malformed environment ID'), ('two words', 'Malformed environment ID'), ('a:b:c', 'want gymnasium:ID or gymnasium:PACKAGE:ID'))
   def test_an_unknown_id_is_one_line_with_the_closest(self, environment_id, expected):
     with self.assertRaisesRegex(ValueError, f'^gymnasium:{environment_id}: .*{expected}.*$') as raised:
       gymnasium_adapter.Gymnasium(environment_id, seed=0)
     self.assertNotIn('\n', str(raised.exception))
+
+  def test_the_render_mode_is_not_for_the_user(self):
+    with self.assertRaisesRegex(ValueError, '^gymnasium:CartPole-v1: leave out render_mode: it is rgb_array, '):
+      gymnasium_adapter.Gymnasium('CartPole-v1', seed=0, render_mode='human')
 
   def test_a_missing_package_is_one_line(self):
     with self.assertRaisesRegex(ImportError, '^gymnasium:.*-v0: Physics is not installed, run `pip install physics`$'):

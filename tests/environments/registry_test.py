@@ -151,13 +151,20 @@ class RegistryTest(parameterized.TestCase):
       self.assertIn(hint, str(raised.exception))
       self.assertNotIn('\n', str(raised.exception))
 
-  def test_an_environment_of_the_users_that_fails_is_one_line(self):
+  @parameterized.parameters((RuntimeError('the game has\nno licence'), 'RuntimeError: the game has no licence'),
+                            (SystemExit(0), 'SystemExit: 0'))
+  def test_an_environment_of_the_users_that_fails_is_one_line(self, error, text):
     def fail():
-      raise RuntimeError('the game has\nno licence')
-    gymnasium.register('registry_test/Failing-v0', fail)
-    with self.assertRaisesRegex(
-        ValueError, '^gymnasium:registry_test/Failing-v0 cannot be made: RuntimeError: the game has no licence$'):
-      registry.check('gymnasium:registry_test/Failing-v0')
+      raise error
+    level = f'gymnasium:registry_test/Failing{type(error).__name__}-v0'
+    gymnasium.register(level.partition(':')[2], fail)
+    with self.assertRaisesRegex(ValueError, f'^{level} cannot be made: {text}$'):
+      registry.check(level)
+
+  def test_a_suite_is_no_level(self):
+    for suite in ('atari57', 'dmlab30'):
+      with self.assertRaisesRegex(ValueError, f'^{suite} is a suite: want one of its levels$'):
+        registry.check(suite)
 
   @parameterized.parameters(('gymnasium:CartPol-v1', 'CartPole-v1'), ('gymnasium:Pendulum-v1', 'Discrete action space'))
   def test_an_unusable_gymnasium_level_fails_the_check_as_it_fails_the_making(self, level, expected):

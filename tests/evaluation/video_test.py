@@ -106,6 +106,18 @@ class VideoTest(parameterized.TestCase):
         for picture in _pictures(20, 8, 8):
           writer.add(picture)
 
+  def test_an_encoder_that_ends_early_says_what_may_be_wrong(self):
+    with self.assertRaisesRegex(errors.UserError, r'no video could be written \(the encoder ended early: is the disk fu'):
+      with video.Writer(self._path('episode.mp4'), Fraction(15)) as writer:
+        for picture in _pictures(2, 8, 8):
+          writer.add(picture)
+        encoder, = psutil.Process().children()
+        encoder.kill()
+        psutil.wait_procs([encoder])
+        for picture in 20 * [*_pictures(2, 8, 8)]:
+          writer.add(picture)
+    self.assertEmpty(os.listdir(self._folder))
+
   @parameterized.parameters('mp4', 'gif')
   def test_an_encoder_that_fails_at_the_end_leaves_the_file_as_it_was(self, ending):
     path = self._path(f'episode.{ending}')
