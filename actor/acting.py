@@ -20,9 +20,9 @@ class ActorInput(NamedTuple):
   """
   actor_id: tf.Tensor     # [B] int32, the actor's id, unique over all processes of the run.
   actor_place: tf.Tensor  # [B] float32 in [0, 1], the actor's place among the actors that play the same level. Without
-                          # a cluster, 0 is the first and 1 the last. In a cluster, each process has evenly spaced
-                          # places with an offset of its own, so that the places of all processes are spread evenly;
-                          # see actor_host.places_of.
+                          # a cluster, 0 is the first and 1 the last. In a cluster, and with --num_actors, each
+                          # process has evenly spaced places with an offset of its own, so that the places of all
+                          # processes are spread evenly; see actor_host.places_of.
                           # An agent can derive a setting from it, for example each actor's epsilon.
   last_action: tf.Tensor  # [B] int32, the action that led to this row.
   reward: tf.Tensor       # [B] float32, the raw reward of that action; 0 if it is not finite.
@@ -55,11 +55,15 @@ def example_input(observation_spec) -> ActorInput:
 
 
 def inputs_of(unroll: unroll_lib.Unroll) -> ActorInput:
-  """Returns the agent's input for each row of a batch of unrolls, [T+1, B, ...]. Actor ids and places are ()."""
+  """Returns the agent's input for each row of a batch of unrolls, [T+1, B, ...]. Actor ids and places are ().
+
+  As for actors, the reward is 0 if it is not finite. So a faulty reward spoils only the losses that use it.
+  """
   environment = unroll.environment_output
   return ActorInput(
-      actor_id=(), actor_place=(), last_action=unroll.agent_output.action, reward=environment.reward,
-      discount=environment.discount, done=environment.done, observation=environment.observation)
+      actor_id=(), actor_place=(), last_action=unroll.agent_output.action,
+      reward=finite_rewards(environment.reward), discount=environment.discount, done=environment.done,
+      observation=environment.observation)
 
 
 def lone_inputs(observation, last_action, reward, done) -> ActorInput:

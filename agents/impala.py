@@ -181,16 +181,34 @@ def loss_of_output(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutpu
                    config: configs.ImpalaConfig) -> learner_step.Loss:
   """The loss for given outputs of the network, [T+1, B, ...], for an agent that adds a term of its own; see `loss`."""
   steps = unroll_lib.steps(unroll)
-  v_tm1, v_t = output.baseline[:-1, :, 0], output.baseline[1:, :, 0]                       # [T, B] each.
-  r_t = losses.transform_rewards(steps.r_t, config.reward_transform)
-  log_pi_tm1 = policies.categorical(output.policy_logits[:-1]).log_prob(steps.a_tm1)
+  values = output.baseline[..., 0]                                                         # [T+1, B].
+  v_tm1, bootstrap_value = values[:-1], values[-1]
+  targets, log_pi_tm1 = off_policy_targets(steps, output.policy_logits, v_tm1, bootstrap_value, steps.real_t, config)
+  return actor_critic_loss(agent, unroll, output, v_tm1, log_pi_tm1, targets, config)
+
+
+def off_policy_targets(steps: unroll_lib.Steps, policy_logits: tf.Tensor, v_tm1: tf.Tensor, bootstrap_value: tf.Tensor,
+                       trusted: tf.Tensor, config: configs.ImpalaConfig) -> tuple[vtrace.VTraceReturns, tf.Tensor]:
+  """Computes the targets of the values and of the policy, with the off-policy correction of `config`.
+
+  Args:
+    steps: of the unrolls, [T, B, ...].
+    policy_logits: [T+1, B, A] float32, of the policy that learns.
+    v_tm1: [T, B] float32, its values, in the units of the rewards.
+    bootstrap_value: [B] float32, the values of the last row.
+    trusted: [T, B] bool, the steps that targets may use, see `vtrace.from_importance_weights`.
+    config: see `loss`.
+  Returns:
+    The value targets and advantages, and log pi(a|x) of the actions taken, for the policy gradient; of [T, B].
+  """
+  log_pi_tm1 = policies.categorical(policy_logits[:-1]).log_prob(steps.a_tm1)
   log_mu_tm1 = policies.categorical(steps.behaviour_tm1.policy_logits).log_prob(steps.a_tm1)
   targets = off_policy.targets(
-      config.off_policy_correction, log_pi_tm1 - log_mu_tm1, config.discount * steps.discount_t, r_t, v_tm1, v_t[-1],
-      config.clip_rho_threshold, config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=steps.real_t,
-      action_values=config.action_values, clip_c_threshold=config.clip_c_threshold)
-  return actor_critic_loss(
-      agent, unroll, output, v_tm1, off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets, config)
+      config.off_policy_correction, log_pi_tm1 - log_mu_tm1, config.discount * steps.discount_t,
+      losses.transform_rewards(steps.r_t, config.reward_transform), v_tm1, bootstrap_value, config.clip_rho_threshold,
+      config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=trusted, action_values=config.action_values,
+      clip_c_threshold=config.clip_c_threshold)
+  return targets, off_policy.log_pi(config.off_policy_correction, log_pi_tm1)
 
 
 def actor_critic_loss(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput, v_tm1: tf.Tensor,

@@ -63,7 +63,7 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.LaserConfig) -
   replayed_weights = q_learning.importance_weights(sample.probability, config.importance_exponent)
   weights = tf.concat([tf.ones([num_online]), replayed_weights], axis=0) * tf.cast(trusted, tf.float32)
   entropy_weights = weights if config.entropy_steps == 'all' else weights * tf.cast(is_online, tf.float32)
-  result = popart_impala.weighted_loss(agent, unroll, output, config, trusted, weights, entropy_weights)
+  result = popart_impala.weighted_loss(agent, unroll, output, config, trusted, weights, entropy_weights, was_drawn)
   means = dict(result.means)
   for name, chosen in {'online': is_online, 'replayed': ~is_online & was_drawn}.items():
     means[f'rejected/{name}'] = _mean(tf.cast(~trusted, tf.float32), chosen)

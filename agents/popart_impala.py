@@ -18,9 +18,6 @@ from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.learner import learner_step
-from scalable_agents.learner import losses
-from scalable_agents.learner import off_policy
-from scalable_agents.learner import policies
 from scalable_agents.learner import popart
 
 
@@ -58,7 +55,8 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.PopArtImpalaCo
 
 def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.NetworkOutput,
                   config: configs.PopArtImpalaConfig, trusted: tf.Tensor | None = None,
-                  weights: tf.Tensor | float = 1., entropy_weights: tf.Tensor | float = 1.) -> learner_step.Loss:
+                  weights: tf.Tensor | float = 1., entropy_weights: tf.Tensor | float = 1.,
+                  was_drawn: tf.Tensor | bool = True) -> learner_step.Loss:
   """The same loss, with weights of the steps.
 
   Args:
@@ -69,6 +67,7 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
       count in the statistics. None: all real steps.
     weights: of the steps in the loss, [T, B] float32 or a number.
     entropy_weights: of the steps in the entropy, likewise.
+    was_drawn: [T, B] bool, the steps that the metrics count.
   Returns:
     See `loss`. The feedback is the mean absolute error of each unroll's values, [B] float32.
   """
@@ -81,25 +80,19 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
   scales = tf.cast(popart.scale(agent.statistics), tf.float32)                             # [N], sigma of each level.
   n, mean, scale = (popart.select(each, level_ids) for each in (output.baseline, means, scales))  # [T+1, B] each.
   v = scale * n + mean  # V-trace is computed with the un-normalised values, in the units of the rewards.
-  n_tm1, mean_tm1, scale_tm1, v_tm1, v_t = n[:-1], mean[:-1], scale[:-1], v[:-1], v[1:]    # [T, B] each.
-  r_t = losses.transform_rewards(steps.r_t, config.reward_transform)
-  discount_t = config.discount * steps.discount_t
-  log_pi_tm1 = policies.categorical(output.policy_logits[:-1]).log_prob(steps.a_tm1)
-  log_mu_tm1 = policies.categorical(steps.behaviour_tm1.policy_logits).log_prob(steps.a_tm1)
-  targets = off_policy.targets(
-      config.off_policy_correction, log_pi_tm1 - log_mu_tm1, discount_t, r_t, v_tm1, v_t[-1],
-      config.clip_rho_threshold, config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=trusted,
-      action_values=config.action_values, clip_c_threshold=config.clip_c_threshold)
+  n_tm1, mean_tm1, scale_tm1, v_tm1 = n[:-1], mean[:-1], scale[:-1], v[:-1]                # [T, B] each.
+  targets, log_pi_tm1 = impala.off_policy_targets(steps, output.policy_logits, v_tm1, v[-1], trusted, config)
   normalized = targets._replace(vs=(targets.vs - mean_tm1) / scale_tm1, pg_advantages=targets.pg_advantages / scale_tm1)
   result = impala.actor_critic_loss(
-      agent, unroll, output, n_tm1, off_policy.log_pi(config.off_policy_correction, log_pi_tm1), normalized, config,
-      weights, entropy_weights, trusted)
+      agent, unroll, output, n_tm1, log_pi_tm1, normalized, config, weights, entropy_weights, trusted)
 
   errors = normalized.vs - tf.stop_gradient(n_tm1)
   # The loss of each step, times T. Its mean over a level's steps is then the mean loss of the level's rollouts.
   of_steps = 0.5 * errors.shape[0] * weights * tf.square(errors)
-  metrics = {'value_loss/normalized': popart.level_means(of_steps, level_ids[:-1], means.shape[0]),
-             'value_loss/unnormalized': popart.level_means(scale_tm1**2 * of_steps, level_ids[:-1], means.shape[0])}
+  drawn = tf.broadcast_to(was_drawn, tf.shape(errors))
+  metrics = {
+      'value_loss/normalized': popart.level_means(of_steps, drawn, level_ids[:-1], means.shape[0]),
+      'value_loss/unnormalized': popart.level_means(scale_tm1**2 * of_steps, drawn, level_ids[:-1], means.shape[0])}
   result = result._replace(means=metrics, feedback=tf.reduce_mean(tf.abs(errors), axis=0))
   if config.value_normalization == 'none':
     return result

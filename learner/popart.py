@@ -60,18 +60,20 @@ def select(values: tf.Tensor, level_ids: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(values * tf.one_hot(level_ids, values.shape[-1], dtype=values.dtype), axis=-1)
 
 
-def level_means(values: tf.Tensor, level_ids: tf.Tensor, num_levels: int) -> tf.Tensor:
+def level_means(values: tf.Tensor, counts: tf.Tensor, level_ids: tf.Tensor, num_levels: int) -> tf.Tensor:
   """Returns the mean of each level's values.
 
   Args:
     values: [...] float32.
+    counts: bool of the same shape, the values that count.
     level_ids: int32 of the same shape.
     num_levels: N.
   Returns:
     [N] float32. NaN for levels without values.
   """
-  sums, counts = (tf.math.unsorted_segment_sum(each, level_ids, num_levels) for each in (values, tf.ones_like(values)))
-  return sums / counts
+  weights = tf.cast(counts, tf.float32)
+  sums, numbers = (tf.math.unsorted_segment_sum(each, level_ids, num_levels) for each in (weights * values, weights))
+  return sums / numbers
 
 
 def split_levels(targets: tf.Tensor, counts: tf.Tensor, level_ids: tf.Tensor,

@@ -77,6 +77,15 @@ def _inputs(batch, seed):
       {'pixels': tf.constant(random.randint(256, size=[batch, 20, 20, 1]), tf.uint8)})
 
 
+def _with_reward(batch, row, value):
+  """Returns the batch with another reward in a row of its second unroll."""
+  environment = batch.unroll.environment_output
+  reward = environment.reward.numpy()
+  reward[row, 1] = value
+  return batch._replace(unroll=batch.unroll._replace(
+      environment_output=environment._replace(reward=tf.constant(reward))))
+
+
 class NetworkTest(parameterized.TestCase):
   """Tests that need no environments."""
 
@@ -148,13 +157,11 @@ class NetworkTest(parameterized.TestCase):
     for old, new in zip(before, network.trainable_variables):
       self.assertTrue(np.any(old != new.numpy()), new.name)
     self.assertContainsSubset({'learning_rate'}, learner.hyper_parameters)
-    # One reward is not finite.
-    environment = batch.unroll.environment_output
-    reward = environment.reward.numpy()
-    reward[2, 1] = np.nan
-    bad = batch._replace(unroll=batch.unroll._replace(environment_output=environment._replace(reward=reward)))
+    # One reward is not finite. That of row 0 is the network's input only; the update before has used it.
+    metrics = learner.read(learner.step(_with_reward(batch, 0, np.nan))[0])
+    self.assertEqual((metrics['update_skipped'], int(learner.update_steps)), (0., 2))
     before = [variable.numpy() for variable in learner.variables if 'skipped' not in variable.name]
-    metrics = learner.read(learner.step(tf.nest.map_structure(tf.convert_to_tensor, bad))[0])
+    metrics = learner.read(learner.step(_with_reward(batch, 2, np.nan))[0])
     self.assertEqual((metrics['update_skipped'], int(learner.skipped_updates)), (1., 1))
     self.assertIsInstance(learner.culprit(metrics), str)
     for old, new in zip(before, (v for v in learner.variables if 'skipped' not in v.name)):

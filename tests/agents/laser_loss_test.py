@@ -177,7 +177,8 @@ def _slow_loss(case):
           config.entropy_cost * bonus * pi * (log_pi[t] - np.sum(pi * log_pi[t])))
       gradients.baseline[t, b, level] = -config.baseline_cost * weight * error
       gradients.pixel_control[t, b, :, :, a] = -config.pixel_control_cost * weight * q_error
-      value_losses[level].append(_STEPS * 0.5 * weight * error**2 * np.array([1., sigma**2]))
+      if there[b]:
+        value_losses[level].append(_STEPS * 0.5 * weight * error**2 * np.array([1., sigma**2]))
       feedback[b] += abs(error) / _STEPS
   means = _slow_means({'online': is_online & there, 'replayed': ~is_online & there},
                       {'rejected': ~lambdas, 'relevance': relevance}, value_losses, config)
