@@ -13,6 +13,7 @@ from collections.abc import Callable
 import functools
 import threading
 from typing import Any
+import weakref
 
 import tensorflow as tf
 
@@ -32,8 +33,9 @@ def batch_fn_with_options(minimum_batch_size: int = 1, maximum_batch_size: int =
   nests of tensors, with a leading dimension of 1, and get their row of the result. Gradients do not flow through the
   batcher.
 
-  The decorated function has a method `close()`. After `close()` or an error in the function, waiting calls raise
-  CancelledError with "Compute was cancelled: " and the cause. Later calls raise it with "Batcher is closed: …".
+  The decorated function has a method `close()`, which also runs when the function is deleted. After `close()` or an
+  error in the function, waiting calls raise CancelledError with "Compute was cancelled: " and the cause. Later calls
+  raise it with "Batcher is closed: …".
 
   The decorated function raises InvalidArgumentError if an argument's leading dimension is not 1, or if its shape
   differs from other callers' shapes. It raises ValueError or TypeError if a type or the structure differs.
@@ -74,6 +76,8 @@ class _Batched:
           minimum_batch_size=minimum_batch_size, maximum_batch_size=maximum_batch_size, timeout_ms=timeout_ms,
           shared_name=ops.unique_name('batcher'))
     ops.delete_with(self, self._handle)
+    # This runs before the deletion, and ends the loop, which would keep the resource.
+    weakref.finalize(self, ops.eagerly, _close, self._handle, 'the function was deleted').atexit = False
     self._lock = threading.Lock()
     self._specs = None  # The specs of a batch's arguments, set by the first call.
     self._traced: Any = None  # The ConcreteFunction for a batch.
@@ -94,11 +98,8 @@ class _Batched:
 
   def close(self):
     """Cancels waiting calls and rejects later ones."""
-    self._close('close() was called')
-
-  def _close(self, cause):
-    with tf.init_scope(), tf.device('/CPU:0'):
-      ops.dynamic_batcher_close(self._handle, cause)
+    with tf.init_scope():
+      _close(self._handle, 'close() was called')
 
   def _start(self, args):
     """Checks the arguments. The first call also traces the function for batches of them, and starts the loop."""
@@ -107,30 +108,39 @@ class _Batched:
         self._specs = tf.nest.map_structure(lambda x: tf.TensorSpec([self._static_size, *x.shape[1:]], x.dtype), args)
         with tf.init_scope():
           self._traced = tf.function(self._function).get_concrete_function(*self._specs)
-        threading.Thread(target=self._run, name='dynamic batching', daemon=True).start()
+        # The thread does not refer to this object. Else it would live for ever.
+        threading.Thread(target=_serve, args=(self._handle, self._specs, self._traced), name='dynamic batching',
+                         daemon=True).start()
     tf.nest.map_structure(_check, args, self._specs)
 
-  def _run(self):
-    flat_specs = tf.nest.flatten(self._specs)
 
-    def compute_batch(count):
-      with tf.device('/CPU:0'):
-        batch_id, inputs = ops.dynamic_batcher_get_inputs(self._handle, input_types=[s.dtype for s in flat_specs])
-      for tensor, spec in zip(inputs, flat_specs, strict=True):
-        tensor.set_shape(spec.shape)
-      # Variables must be read after the batch has arrived. The inputs themselves delay only ops that depend on them,
-      # and TensorFlow would drop a direct control dependency on their op as redundant.
-      with tf.control_dependencies([tf.identity(batch_id)]):
-        outputs = self._traced(*tf.nest.pack_sequence_as(self._specs, inputs))
-      with tf.device('/CPU:0'):
-        ops.dynamic_batcher_set_outputs(self._handle, batch_id, tf.nest.flatten(outputs))
-      return [count + 1]
+def _close(handle, cause):
+  with tf.device('/CPU:0'):
+    ops.dynamic_batcher_close(handle, cause)
 
-    try:
-      tf.function(lambda: tf.while_loop(
-          lambda count: True, compute_batch, [tf.constant(0, tf.int64)], parallel_iterations=1))()
-    except Exception as error:  # The callers get the error.
-      self._close(messages.plain_message(getattr(error, 'message', None) or str(error)))
+
+def _serve(handle, specs, traced):
+  """Computes batches until the batcher is closed."""
+  flat_specs = tf.nest.flatten(specs)
+
+  def compute_batch(count):
+    with tf.device('/CPU:0'):
+      batch_id, inputs = ops.dynamic_batcher_get_inputs(handle, input_types=[spec.dtype for spec in flat_specs])
+    for tensor, spec in zip(inputs, flat_specs, strict=True):
+      tensor.set_shape(spec.shape)
+    # Variables must be read after the batch has arrived. The inputs themselves delay only ops that depend on them,
+    # and TensorFlow would drop a direct control dependency on their op as redundant.
+    with tf.control_dependencies([tf.identity(batch_id)]):
+      outputs = traced(*tf.nest.pack_sequence_as(specs, inputs))
+    with tf.device('/CPU:0'):
+      ops.dynamic_batcher_set_outputs(handle, batch_id, tf.nest.flatten(outputs))
+    return [count + 1]
+
+  try:
+    tf.function(lambda: tf.while_loop(
+        lambda count: True, compute_batch, [tf.constant(0, tf.int64)], parallel_iterations=1))()
+  except Exception as error:  # The callers get the error.
+    _close(handle, messages.plain_message(getattr(error, 'message', None) or str(error)))
 
 
 def _check(x, spec):

@@ -205,7 +205,7 @@ def _delta_q(agent, batch, values, config):
 
 
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.R2d2Config,
-                    seed: int, unused_parameters: Any) -> replay_experience.ReplayExperience:
+                    seed: int, unused_parameters: Any) -> replay_experience.SequenceExperience:
   """Makes the replay; see Definition."""
   def first_priorities(unroll, trains):
     """Returns [n] priorities from the actor's values, which are used for those of both networks, as in Ape-X."""
@@ -216,7 +216,7 @@ def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, 
         environment.reward[:-1], environment.discount[:-1], real[:-1], actor.max_value[1:], config)
     return q_learning.sequence_priorities(targets - actor.action_value[:-1], trains & real[:-1], config.priority_eta)
 
-  return replay_experience.ReplayExperience(
+  return replay_experience.SequenceExperience(
       intake, spec.frame_stacks, _replay_settings(config), seed,
       lambda environment: _starts(environment, config), first_priorities)
 

@@ -45,7 +45,8 @@ class DmEnv(base.Environment):
     self._path = path
     frames = getattr(self._environment, 'frames_per_step', 1)
     if not isinstance(frames, (int, np.integer)) or frames < 1:
-      raise ValueError(f'dm_env:{path}: frames_per_step: want a whole number of at least 1, got {base.one_line(frames)}')
+      raise ValueError(
+          f'dm_env:{path}: frames_per_step: want a whole number of at least 1, got {base.one_line(frames)}')
     self.frames_per_step = int(frames)
 
   def render(self) -> np.ndarray:

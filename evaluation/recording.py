@@ -52,8 +52,8 @@ def record(policy, selection: acting.Selection, level: str, protocol: dict[str, 
   """
   print(f'recording an episode to {run.video}', file=screen, flush=True)
   with errors.of_user(environment_workers.WorkerError, prefix='--video: '):
-    episode = show(policy, acting.compiled(policy.agent, selection), level, protocol, seed, run.environment_timeout_seconds,
-                   functools.partial(video.Writer, run.video))
+    episode = show(policy, acting.compiled(policy.agent, selection), level, protocol, seed,
+                   run.environment_timeout_seconds, functools.partial(video.Writer, run.video))
   print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)
 
 

@@ -28,8 +28,8 @@ class Experience:
 
   `save`, `metrics` and `warnings` may still be called after `close`.
 
-  `take_batch` runs in the thread that collects the next batch, which calls nothing else. `update` runs in the learner's
-  thread, and `save` in the thread that writes checkpoints. The other methods may run in any thread.
+  `fill` and `take_batch` run in the thread that collects the next batch, `update` in the learner's thread, and `save`
+  in the thread that writes checkpoints. The other methods may run in any thread.
 
   Attributes:
     unrolls_per_batch: number of new unrolls that `take_batch` waits for. A synchronous run lets the actors play until

@@ -52,7 +52,7 @@ class SentStates(NamedTuple):
 
 
 class ReplaySettings(NamedTuple):
-  """The settings of a ReplayExperience."""
+  """The settings of a SequenceExperience."""
   geometry: replay_lib.Geometry
   capacity: int                         # Sequences.
   minimum_size: int                     # Sequences in the replay before the first batch.
@@ -72,7 +72,7 @@ def settings_of(config: Config, unrolls_per_batch: int) -> ReplaySettings:
       config.priority_exponent, (0, *trained) if config.measure_delta_q else (0,), is_saved=config.save_replay)
 
 
-class ReplayExperience(experience.ReplayingExperience):
+class SequenceExperience(experience.ReplayingExperience):
   """Gives batches of sequences from a replay; see Experience. Batch.sample is a SequenceSample.
 
   Unrolls must come from `to_send`. In batches, the fields `agent_state` and `episode_step` of agent_output are (), and
@@ -167,7 +167,7 @@ def to_send(unroll: unroll_lib.Unroll, settings: ReplaySettings) -> unroll_lib.U
     unroll: an Unroll of tensors of [T+1, ...]. Two fields of its agent_output are about the row that was acted on:
       `agent_state`, the recurrent state before it; and `episode_step`, [T+1] int32, its number, counted from the start
       of its episode, or of its stream with cross_episodes.
-    settings: the settings of the ReplayExperience.
+    settings: the settings of the SequenceExperience.
   Returns:
     The unroll, with SentStates in agent_output.agent_state, and without Unroll.agent_state and without
     Unroll.earlier_frames, which the replay has in the rows before.

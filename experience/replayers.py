@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.experience import memory
@@ -90,8 +91,7 @@ class Replayers(unroll_replay.Replay):
     _, latest = self._parameters.latest()
     device = self._agent.acting_variables[0].device
     with tf.device(device):
-      for variable, parameter in zip(self._agent.acting_variables, latest, strict=True):
-        variable.assign(parameter)
+      inference.assign(self._agent, latest)
       inputs = acting.inputs_of(frame_stacks_lib.with_stacks(unroll, device))
       inputs = inputs._replace(observation=self._agent.prepare(inputs.observation))
       _, after = self._agent.unroll(tf.nest.map_structure(lambda values: values[:-1], inputs), before)

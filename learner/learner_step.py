@@ -64,8 +64,7 @@ class Learner(tf.Module):
   def __init__(self, agent: agent_lib.Agent, loss: Callable[..., Loss], make_optimizer: Callable[..., Any],
                config: runtime_config.RuntimeConfig, tuned: Mapping[str, bool], xla: str = 'auto',
                device: str | None = None,
-               after_update: Callable[[Any, tf.Tensor], Sequence[tuple[tf.Variable, tf.Tensor]]] | None = None,
-               name: str = 'learner'):
+               after_update: Callable[[Any, tf.Tensor], Sequence[tuple[tf.Variable, tf.Tensor]]] | None = None):
     """Creates the optimiser's slots.
 
     Args:
@@ -81,9 +80,8 @@ class Learner(tf.Module):
       after_update: called in the graph after the optimiser's update. Its arguments are Loss.gathered of all learners,
         concatenated in the order of the learners, and the number of updates including this one, [] int64. It returns
         pairs of a variable and its new value. The variables must belong to the agent, so that they are saved.
-      name: the module's name.
     """
-    super().__init__(name)
+    super().__init__('learner')
     self.agent = agent
     self.config = config
     self._loss = loss

@@ -16,7 +16,7 @@ class RMSProp(tf.Module):
   Keras's and Sonnet's forms are very different.
   """
 
-  def __init__(self, variables, decay: float, momentum: float, epsilon: float | tf.Variable, name: str = 'rmsprop'):
+  def __init__(self, variables, decay: float, momentum: float, epsilon: float | tf.Variable):
     """Creates the slots.
 
     Args:
@@ -24,9 +24,8 @@ class RMSProp(tf.Module):
       decay: decay of the mean squares.
       momentum: scalar, 0 for none.
       epsilon: added to the mean squares. A variable is read at each step.
-      name: name of the module.
     """
-    super().__init__(name)
+    super().__init__('rmsprop')
     self._variables = list(variables)
     self._decay = decay
     self._momentum = momentum
@@ -55,16 +54,15 @@ class Adam(tf.Module):
   w <- w - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + epsilon).
   """
 
-  def __init__(self, variables, beta1: float, beta2: float, epsilon, name: str = 'adam'):
+  def __init__(self, variables, beta1: float, beta2: float, epsilon):
     """Creates the slots.
 
     Args:
       variables: iterable of tf.Variable to optimise.
       beta1, beta2: decays of the first and of the second moments.
       epsilon: added to the root of the second moments; a float or a variable.
-      name: name of the module.
     """
-    super().__init__(name)
+    super().__init__('adam')
     self._variables = list(variables)
     self._beta1 = beta1
     self._beta2 = beta2

@@ -75,10 +75,14 @@ def num_bytes(specs) -> int:
 
 def delete_with(owner, handle) -> None:
   """Deletes the resource of `handle` when the Python object `owner` is deleted. TensorFlow would keep it for ever."""
-  weakref.finalize(owner, _delete, handle).atexit = False
+  weakref.finalize(owner, eagerly, _delete, handle).atexit = False
 
 
 def _delete(handle):
-  # The garbage collector may call this while a graph is built. tf.init_scope would stay in a tf.Graph.
-  with tf.__internal__.eager_context.eager_mode():
-    tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+  tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+
+
+def eagerly(function, *args) -> None:
+  """Calls a function for a finaliser, which the garbage collector may call while a graph is built."""
+  with tf.__internal__.eager_context.eager_mode():  # tf.init_scope would stay in a tf.Graph.
+    function(*args)

@@ -75,7 +75,7 @@ class BackgroundProcess:
         # only against processes of the same session.
         self._process = subprocess.Popen(
             [sys.executable, '-m', self._module, *arguments], env=python_path.environment(), process_group=0,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, errors='replace')
       with self._process as process:
         try:
           output, _ = process.communicate(text, timeout=patience_seconds)

@@ -1,6 +1,6 @@
 """Command-line flags: every field of a config is a flag of the same name.
 
-Only binaries, launch/preset_flags.py and launch/program.py use this module:
+Binaries, and what they share, use this module; agents and learners get configs:
 
   run_flags.define(configs.ImpalaConfig())
 

@@ -21,7 +21,7 @@ class MetricsRow:
     Args:
       host: the ActorHost whose pool gives the statistics.
       levels: names of the run's levels, for the metrics that are measured per level.
-      earlier_restarts: number of environment restarts in earlier processes of the run.
+      earlier_restarts: number of environment workers that were replaced in earlier processes of the run.
     """
     self._host = host
     self._levels = tuple(levels)

@@ -109,7 +109,7 @@ class RunLog:
       environment_frames: number of frames of the run so far.
       *more: further metrics of the row, from several parts of the program. No two of them have the same name.
       present: the current hyper-parameters. They replace the means over updates of the same names.
-      other_restarts: environments that other processes have restarted.
+      other_restarts: number of environment workers that other processes have replaced.
     """
     merged = metrics_lib.merge(self._statistics.metrics(), *more)
     row = {**self._row.finish(environment_frames, merged.get('replay_waits_for', '')), **present}

@@ -68,7 +68,7 @@ class Port(Protocol):
   Attributes:
     unrolls_name, parameters_name: the shared names of the queue of unrolls and of the published parameters.
     settings: what must be the same for all learners, by name.
-    environment_restarts: number of environments that actor hosts have restarted.
+    environment_restarts: number of environment workers that actor hosts have replaced.
   """
   unrolls_name: str
   parameters_name: str
@@ -130,8 +130,8 @@ class Trainer:
   """Trains in one process."""
 
   def __init__(self, host: actor_host.ActorHost, job: definition.Job, directory: run_directory.Run, stream: TextIO,
-               learner_device: str | None = None, make_member: Callable[..., Any] | None = None,
-               port: Port | None = None, strategy: tf.distribute.Strategy | None = None,
+               make_member: Callable[..., Any] | None = None, port: Port | None = None,
+               strategy: tf.distribute.Strategy | None = None,
                make_evaluations: Callable[..., Evaluations] | None = None, refresh_steps: int = 0):
     """Builds everything and restores the latest checkpoint.
 
@@ -140,7 +140,6 @@ class Trainer:
       job: the run.
       directory: the run directory, which the caller has opened.
       stream: where progress is shown.
-      learner_device: None for the first GPU, or for the CPU if there is no GPU.
       make_member: called with the learner and a function that shows the user a line; returns a
         population_member.Member. None if the run is not a member of a population.
       port: through which actor hosts in other processes take part; None if there are none.
@@ -159,7 +158,7 @@ class Trainer:
     self._config = config
     self._directory = directory
     self._port = port
-    device = learner_device or devices.choose()
+    device = devices.choose()
     self._together = learner_group.LearnerGroup(strategy, device)
     self._together.compare(port.settings if port else {})
     make_agent = job.agent.maker(host, levels, config)

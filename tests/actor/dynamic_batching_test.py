@@ -1,6 +1,8 @@
 """Tests dynamic batching from Python. Its ops have tests in tests/ops/ops_test.py, its core in batcher_test.cc."""
 
+import gc
 import threading
+import weakref
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -309,6 +311,16 @@ class DynamicBatchingEndTest(parameterized.TestCase):
     self.assertEqual(raised.exception.message, 'Batcher is closed: close() was called')
     go_on.set()
     waiting.wait_until(lambda: threading.active_count() <= before)
+
+  def test_a_function_that_is_deleted_leaves_nothing(self):
+    before, deleted = threading.active_count(), []
+    for number in range(3):
+      f = dynamic_batching.batch_fn(lambda x: 2 * x)
+      self.assertEqual(f(tf.constant([number])).numpy(), [2 * number])
+      weakref.finalize(f, deleted.append, number)
+    del f
+    waiting.wait_until(lambda: gc.collect() >= 0 and threading.active_count() <= before)
+    self.assertEqual(deleted, [0, 1, 2])
 
   def test_close_before_the_first_call(self):
     f = self._batch(tf.identity)

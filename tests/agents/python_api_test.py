@@ -157,7 +157,7 @@ class PolicyTest(parameterized.TestCase):
     with self.assertRaisesRegex(errors.UserError, '^--output=.*: it is there already'):
       export.export(policy, folder)
     again = os.path.join(self.create_tempdir(), 'again')
-    full = tf.errors.ResourceExhaustedError(None, None, '{{function_node f}} part-0; No space left on device [Op:SaveV2]')
+    full = tf.errors.ResourceExhaustedError(None, None, '{{function_node f}} part-0; No space left on device [Op:Save]')
     with mock.patch.object(export.run_directory, 'write_json', side_effect=KeyboardInterrupt), \
          self.assertRaises(KeyboardInterrupt):
       export.export(policy, again)

@@ -143,8 +143,8 @@ class DmEnvTest(parameterized.TestCase):
     self.assertEqual(dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0, frames_per_step=np.int64(4)).frames_per_step, 4)
 
   @parameterized.parameters(
-      (None, 'None'), (np.zeros((8, 8), np.uint8), r'uint8 \[8, 8\]'), (np.zeros((8, 8, 4), np.uint8), r'uint8 \[8, 8, 4'),
-      (np.full((8, 8, 3), 0.5), r'float64 \[8, 8, 3\]'))
+      (None, 'None'), (np.zeros((8, 8), np.uint8), r'uint8 \[8, 8\]'),
+      (np.zeros((8, 8, 4), np.uint8), r'uint8 \[8, 8, 4\]'), (np.full((8, 8, 3), 0.5), r'float64 \[8, 8, 3\]'))
   def test_what_is_no_picture_is_one_line(self, drawn, got):
     adapter = dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0)
     adapter._environment.render = lambda: drawn

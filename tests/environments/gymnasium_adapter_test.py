@@ -291,7 +291,8 @@ class MakingTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('CartPol-v1', 'CartPole-v1'), ('CartPole-v99', 'CartPole-v1'), ('NoSuchTaskAtAll-v0', "doesn't exist"),
-      ('', 'Malformed environment ID'), ('two words', 'Malformed environment ID'), ('a:b:c', 'want gymnasium:ID or gymnasium:PACKAGE:ID'))
+      ('', 'Malformed environment ID'), ('two words', 'Malformed environment ID'),
+      ('a:b:c', 'want gymnasium:ID or gymnasium:PACKAGE:ID'))
   def test_an_unknown_id_is_one_line_with_the_closest(self, environment_id, expected):
     with self.assertRaisesRegex(ValueError, f'^gymnasium:{environment_id}: .*{expected}.*$') as raised:
       gymnasium_adapter.Gymnasium(environment_id, seed=0)

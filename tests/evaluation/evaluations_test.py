@@ -16,6 +16,7 @@ from scalable_agents.agents import impala
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation_process
 from scalable_agents.evaluation import evaluations
+from scalable_agents.processes import background_process
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
@@ -26,6 +27,16 @@ from scalable_agents.training import run_config
 _SMALL = ('--level_name=catch', '--torso=shallow', '--unroll_length=5', '--batch_size=4', '--num_environments=4',
           '--num_environment_workers=1', '--log_interval_seconds=0.2', '--checkpoint_interval_seconds=0.5',
           '--evaluation_interval=200', '--evaluation_episodes=3')
+
+
+class BackgroundProcessTest(absltest.TestCase):
+
+  def test_output_that_is_not_utf_8_is_reported(self):
+    reports = []
+    process = background_process.BackgroundProcess('base64', lambda *report: reports.append(report))
+    process.begin('-d', text='/w==')  # Prints the byte 255.
+    process._thread.join()
+    self.assertEqual(reports, [('\ufffd', '')])
 
 
 class _Process:

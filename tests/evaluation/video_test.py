@@ -107,7 +107,7 @@ class VideoTest(parameterized.TestCase):
           writer.add(picture)
 
   def test_an_encoder_that_ends_early_says_what_may_be_wrong(self):
-    with self.assertRaisesRegex(errors.UserError, r'no video could be written \(the encoder ended early: is the disk fu'):
+    with self.assertRaisesRegex(errors.UserError, r'could be written \(the encoder ended early: is the disk full\?\)$'):
       with video.Writer(self._path('episode.mp4'), Fraction(15)) as writer:
         for picture in _pictures(2, 8, 8):
           writer.add(picture)

@@ -54,7 +54,7 @@ class _Agent(tf.Module):
     return _Output(action, place, agent_state, tf.cast(place[:, 1], tf.int32)), {'before': place}
 
 
-class ReplayExperienceTest(parameterized.TestCase):
+class SequenceExperienceTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -71,7 +71,7 @@ class ReplayExperienceTest(parameterized.TestCase):
         to_send=lambda unroll: replay_experience.to_send(unroll, settings))
     self.assertEqual(host.unroll_spec.environment_output.observation['pixels'].shape, [unroll_length + 1, 2, 2, 1])
     intake = intake_lib.Intake(host.unroll_spec, 4, 1)
-    experience = replay_experience.ReplayExperience(
+    experience = replay_experience.SequenceExperience(
         intake, host.specification.frame_stacks, settings, 1, lambda environment: environment.done,
         # More recent steps are likelier, which tells whether signals belong to their sequence.
         lambda unroll, trains: tf.reduce_max(unroll.agent_output.place[:, :, 0], axis=0) + 1.)
