@@ -38,7 +38,8 @@ def _numpy_terms(agent, unroll, config):
     for start in range(len(values) - 1):
       step, discount, target = start, 1., 0.
       while step < len(values) - 1:  # Rewards up to the end of the unroll, and then the value of its last state.
-        target += discount * np.clip(float(environment.reward[step + 1, b]), -1., 1.)
+        squeezed = 5. * np.tanh(float(environment.reward[step + 1, b]) / 5.)
+        target += discount * squeezed * (0.3 if squeezed < 0 else 1.)  # soft_asymmetric.
         discount *= config.discount * float(environment.discount[step + 1, b])
         step += 1
       target += discount * values[-1, b]
@@ -54,7 +55,8 @@ class LossTest(parameterized.TestCase):
 
   @parameterized.parameters(False, True)
   def test_matches_numpy(self, use_lstm):
-    config = configs.A2cConfig(use_lstm=use_lstm, discount=0.9, baseline_cost=0.3, entropy_cost=0.02)
+    config = configs.A2cConfig(use_lstm=use_lstm, discount=0.9, baseline_cost=0.3, entropy_cost=0.02,
+                               reward_transform='soft_asymmetric')
     agent = _agent(use_lstm=use_lstm)
     unroll = unrolls.random_unroll(agent)
     loss, want = a2c.loss(agent, learner_step.Batch(unroll), config), _numpy_terms(agent, unroll, config)

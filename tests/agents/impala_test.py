@@ -259,13 +259,17 @@ def _numpy_loss(agent, unroll, config):
       rho = np.exp(log_pi[action] - _log_softmax(behaviour_logits[t + 1, b])[action])
       value_rho = rho if config.off_policy_correction == 'vtrace' else 1.0
       policy_rho = rho if config.off_policy_correction in ('vtrace', 'one_step') else 1.0
-      reward = np.clip(rewards[t + 1, b], -1.0, 1.0)
+      squeezed = 5.0 * np.tanh(rewards[t + 1, b] / 5.0)
+      reward = squeezed * (0.3 if squeezed < 0 else 1.0)  # soft_asymmetric.
       discount = discounts[t + 1, b]
-      advantage = min(config.clip_pg_rho_threshold, policy_rho) * (reward + discount * vs[t + 1] - baseline[t, b])
       vs[t] = (baseline[t, b]
                + min(config.clip_rho_threshold, value_rho) * (
                    reward + discount * baseline[t + 1, b] - baseline[t, b])
-               + discount * config.vtrace_lambda * min(1.0, value_rho) * (vs[t + 1] - baseline[t + 1, b]))
+               + discount * config.vtrace_lambda * min(config.clip_c_threshold, value_rho) * (
+                   vs[t + 1] - baseline[t + 1, b]))
+      action_value = {'bootstrapped': reward + discount * vs[t + 1], 'one_step': reward + discount * baseline[t + 1, b],
+                      'target': vs[t]}[config.action_values]
+      advantage = min(config.clip_pg_rho_threshold, policy_rho) * (action_value - baseline[t, b])
       epsilon = 1e-6 if config.off_policy_correction == 'epsilon' else 0.0
       policy_gradient -= np.log(np.exp(log_pi[action]) + epsilon) * advantage
       baseline_loss += 0.5 * (vs[t] - baseline[t, b])**2
@@ -294,12 +298,16 @@ def _value_targets(agent, unroll, config):
 
 class LossTest(parameterized.TestCase):
 
-  @parameterized.product(correction=('vtrace', 'one_step', 'epsilon', 'none'), use_lstm=(False, True))
-  def test_matches_numpy(self, correction, use_lstm):
+  @parameterized.product(correction=('vtrace', 'one_step', 'epsilon', 'none'),
+                         action_values=('bootstrapped', 'one_step', 'target'), use_lstm=(False, True))
+  def test_matches_numpy(self, correction, action_values, use_lstm):
     config = configs.ImpalaConfig(
-        use_lstm=use_lstm, off_policy_correction=correction, discount=0.9, baseline_cost=0.3, entropy_cost=0.02,
-        clip_rho_threshold=1.5, clip_pg_rho_threshold=1.2, vtrace_lambda=0.9)
+        use_lstm=use_lstm, off_policy_correction=correction, action_values=action_values, discount=0.9,
+        baseline_cost=0.3, entropy_cost=0.02, clip_rho_threshold=1.5, clip_pg_rho_threshold=1.2, clip_c_threshold=1.3,
+        vtrace_lambda=0.9, reward_transform='soft_asymmetric')
     agent = _agent(use_lstm=use_lstm)
+    weights = next(v for v in agent.trainable_variables if v.name == 'agent/policy/w:0')
+    weights.assign(16. * weights)  # Some of the actions have a probability near 1e-6, which epsilon changes.
     unroll = _unroll(agent)
     loss = _loss(agent, unroll, config)
     terms = {'loss/total': loss.total} | loss.terms

@@ -103,14 +103,15 @@ def _relevances(agent, unroll, config):
   return relevances
 
 
-def _value_targets(values, rewards, discounts, rhos, lambdas, rho_bar):
+def _value_targets(values, rewards, discounts, rhos, lambdas, config):
   """Equation 8 for one unroll: V(x_t) + sum_k (prod_i discount_i lambda_i c_i) lambda_k rho_k delta_k."""
+  cs = config.vtrace_lambda * np.minimum(rhos, config.clip_c_threshold)
   targets = values.copy()
   for t in range(_STEPS):
     for k in range(t, _STEPS):
-      product = np.prod([discounts[i] * lambdas[i] * min(rhos[i], 1.) for i in range(t, k)])
+      product = np.prod([discounts[i] * lambdas[i] * cs[i] for i in range(t, k)])
       delta = rewards[k] + discounts[k] * values[k + 1] - values[k]
-      targets[t] += product * lambdas[k] * min(rhos[k], rho_bar) * delta
+      targets[t] += product * lambdas[k] * min(rhos[k], config.clip_rho_threshold) * delta
   return targets
 
 
@@ -150,7 +151,7 @@ def _slow_loss(case):
     rhos = np.array([np.exp(log_pi[t, a] - _log_softmax(actor.policy_logits[t + 1, b])[a])
                      for t, a in enumerate(taken)])
     rewards, discounts = environment.reward[1:, b], config.discount * environment.discount[1:, b]
-    targets = _value_targets(values, rewards, discounts, rhos, lambdas[:, b], config.clip_rho_threshold)
+    targets = _value_targets(values, rewards, discounts, rhos, lambdas[:, b], config)
     for level in range(_LEVELS):  # A rollout of each level.
       its = targets[:-1][lambdas[:, b] & (levels[:-1] == level)]
       moments[b, level] = [np.sum(its**power) / len(its) for power in (1, 2)]
@@ -203,6 +204,8 @@ class LossTest(parameterized.TestCase):
       'online': st.integers(1, 2), 'replayed': st.integers(1, 3), 'spread': st.sampled_from([0.5, 2., 50.]),
       'trust_region_threshold': st.sampled_from([0.02, 0.1, 1., np.inf]),
       'relevance': st.sampled_from(['implied', 'kl_mu']), 'clip_rho_threshold': st.sampled_from([1., 4.]),
+      'clip_pg_rho_threshold': st.sampled_from([1., 3.]), 'clip_c_threshold': st.sampled_from([1., 1.9]),
+      'vtrace_lambda': st.sampled_from([1., 0.7]),
       'action_values': st.sampled_from(['bootstrapped', 'one_step', 'target']),
       'importance_exponent': st.sampled_from([0.5, 1.]), 'entropy_steps': st.sampled_from(['online', 'all']),
       'value_normalization': st.sampled_from(['popart', 'none']),

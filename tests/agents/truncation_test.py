@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import a2c
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import laser
@@ -48,13 +49,13 @@ class LossTest(parameterized.TestCase):
   @parameterized.parameters(
       (impala, configs.ImpalaConfig, {}),
       (impala, configs.ImpalaConfig, dict(use_lstm=True, use_pixel_control=True, pixel_control_cost=0.1)),
-      (impala, configs.ImpalaConfig, dict(off_policy_correction='one_step')),
+      (impala, configs.ImpalaConfig, dict(off_policy_correction='one_step')), (a2c, configs.A2cConfig, {}),
       (popart_impala, configs.PopArtImpalaConfig, dict(use_lstm=True)),
       (laser, configs.LaserConfig, dict(use_pixel_control=True, trust_region_threshold=1.)))
   def test_of_actor_critics(self, module, config_class, settings):
     config = config_class(torso='deep', reward_transform='none', **settings)
     spec = unrolls.environment_spec(_PIXELS, levels=_LEVELS)
-    agent = module.Agent(spec, config)
+    agent = (impala if module is a2c else module).Agent(spec, config)
     unroll = _truncated(agent, _PIXELS, batch=4)
     sample = ()
     if module is laser:
@@ -80,7 +81,8 @@ class LossTest(parameterized.TestCase):
 
   def test_of_r2d2(self):
     lengths = {'all': 7, 'before': _CUT - 1, 'after': 7 - _CUT}
-    config_of = {name: configs.R2d2Config(burn_in=0, sequence_length=length, n_step=3, discount=0.9)
+    # The priority of a sequence is the mean of its errors.
+    config_of = {name: configs.R2d2Config(burn_in=0, sequence_length=length, n_step=3, discount=0.9, priority_eta=0.)
                  for name, length in lengths.items()}
     agent = r2d2.Agent(unrolls.environment_spec(), config_of['all'])
     unroll = _truncated(agent.online, unrolls.VECTOR, batch=1)
@@ -90,8 +92,10 @@ class LossTest(parameterized.TestCase):
       sample = replay_experience.SequenceSample(
           tf.fill([length, 1], True), tf.constant([0.5]), tf.constant([0]), (), tf.constant([0], tf.int64),
           tf.constant([0], tf.int64))
-      losses[name] = r2d2.loss(agent, learner_step.Batch(_rows(unroll, rows[name]), sample), config_of[name]).total
-    np.testing.assert_allclose(losses['all'], losses['before'] + losses['after'], rtol=1e-4)
+      losses[name] = r2d2.loss(agent, learner_step.Batch(_rows(unroll, rows[name]), sample), config_of[name])
+    np.testing.assert_allclose(losses['all'].total, losses['before'].total + losses['after'].total, rtol=1e-4)
+    means = [lengths[name] * losses[name].feedback for name in ('before', 'after')]
+    np.testing.assert_allclose(losses['all'].feedback, sum(means) / (lengths['before'] + lengths['after']), rtol=1e-4)
 
 
 class TrainingTest(absltest.TestCase):
