@@ -176,6 +176,9 @@ class WorkerTest(parameterized.TestCase):
     self.assertEqual(counts.items, counts.batches)  # Each worker acts alone.
     host.check()
 
+  def test_an_unroll_begins_with_the_latest_parameters(self):
+    self.assertEqual(a3c.A3C.steps_between_fetches(configs.A3cConfig()), 1)
+
   def test_there_are_as_many_as_in_the_paper(self):
     counts = {level: a3c.complete_run(_config(level_name=level), run_config.RunConfig()).num_environments
               for level in ('pong', 'dmlab30')}

@@ -1,6 +1,7 @@
 """Tests of LASER's settings, its network, its learner and its choice of a replay. laser_loss_test.py tests the loss."""
 
 import dataclasses
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -251,6 +252,12 @@ class ExperienceTest(parameterized.TestCase):
       self.assertEqual(batch.sample.is_online.numpy().tolist(), [learn_online] * 2 + [False] * 6)
       self.assertEqual(batch.sample.key.shape, [6 if learn_online else 8])
       self.assertEqual(int(arrived.environment_frames), 2 * 6)
+
+  def test_an_agent_may_be_four_batches_ahead_of_those_it_shares_its_replay_with(self):
+    with mock.patch.object(laser.replayers, 'join_replay', side_effect=InterruptedError) as join, \
+         self.assertRaises(InterruptedError):
+      self._make(replay_share=0.75, **_SHARED)
+    self.assertEqual(join.call_args.args[5], 4 * 2 * 6)  # Agent steps: 2 of the 8 unrolls in a batch are new.
 
   def test_without_replay_it_is_a_queue(self):
     made = self._make(replay_share=0.)

@@ -123,6 +123,10 @@ class ProgramTest(parameterized.TestCase):
     self.assertEqual(results['inf']['value_difference'], 0.)
     self.assertGreater(results['1']['value_difference'], 0.)
     self.assertIn('recall_late: history       return  greedy match', screen)
+    with mock.patch.object(r2d2_history.evaluation, 'play', side_effect=errors.UserError('enough')) as play, \
+         self.assertRaisesRegex(errors.UserError, 'enough'):
+      self._main(*of_run, '--epsilon=0.25')
+    self.assertIn(acting.Selection(acting.EPSILON, 0.25), play.call_args.args)
 
   @parameterized.parameters(
       ('', (), '--logdir=: want the folder of a run'),

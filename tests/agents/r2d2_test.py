@@ -303,6 +303,7 @@ class ConfigTest(parameterized.TestCase):
   def test_the_defaults_are_the_papers(self):
     config = configs.R2d2Config()
     self.assertEqual(round(configs.unrolls_per_batch(config)), 83)  # 64 sequences at a ratio of 0.77.
+    self.assertEqual(4 * r2d2.R2D2.steps_between_fetches(config), 400)  # Frames. Table 2.
     configs.validate_r2d2(config)
     configs.validate_r2d2(registry.PRESETS['r2d2_plus_dmlab30'].config)
 

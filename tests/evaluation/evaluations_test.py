@@ -16,6 +16,8 @@ from scalable_agents.agents import impala
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation_process
 from scalable_agents.evaluation import evaluations
+from scalable_agents.launch import atari57_protocol
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.processes import background_process
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -118,6 +120,15 @@ class EvaluationsTest(absltest.TestCase):
       evaluations.request(training.job(
           agent, configs.ImpalaConfig(level_name='catch'), run_config.RunConfig(test_policy='epsilon')))
 
+  def test_requests_have_the_levels_and_the_protocol_of_evaluations(self):
+    def request(level, protocol):
+      return evaluations.request(training.job(
+          impala.IMPALA, configs.ImpalaConfig(level_name=level), run_config.RunConfig(), protocol))
+    lab = request('rooms_collect_good_objects_train', dmlab30_protocol.Protocol())
+    self.assertEqual(lab['levels'], ['rooms_collect_good_objects_test'])
+    self.assertTrue(lab['protocol']['dmlab']['hold_out'])
+    game = request('pong', atari57_protocol.Protocol(episode_end_on_life_loss=True))
+    self.assertFalse(game['protocol'].get('atari', {}).get('episode_end_on_life_loss', False))
 
   def test_requests_leave_the_gpu_to_the_learner_and_give_each_lab_a_process(self):
     for level, workers in (('catch', 1), ('catch,rooms_watermaze', 'auto')):

@@ -123,6 +123,11 @@ class CompareRunsTest(absltest.TestCase):
     self.assertAlmostEqual(middle, (2 + 3 + 4 + 5) / 4)  # Without the two smallest and the two largest.
     self.assertBetween(low, -30., middle)
     self.assertBetween(high, middle, 40.)
+    values = np.random.RandomState(1).normal(size=40)
+    drawn = np.sort(np.random.RandomState(2).choice(values, size=[20_000, 40]), axis=-1)[:, 10:30].mean(axis=-1)
+    want = np.percentile(drawn, [2.5, 97.5])  # Of the middle halves.
+    _, low, high = intervals.interquartile_mean(values)
+    np.testing.assert_allclose([low, high], want, atol=0.1 * (want[1] - want[0]))
     self.assertEqual(intervals.interquartile_mean([7.])[0], 7.)
     self.assertTrue(np.isnan(intervals.interquartile_mean([7.])[1:]).all())
 

@@ -51,6 +51,9 @@ class FiguresTest(run_directories.TestCase):
     self.assertAlmostEqual(bars[round(position + 0.2, 3)], 100 * (31.1 - random) / (human - random))
     self.assertAlmostEqual(bars[round(position - 0.2, 3)], 100 * (1.5 * 31.1 - random) / (human - random))
     self.assertEqual([text.get_text() for text in axes.texts], ['scaled down: 1 of 24 members'])
+    spread, = [bars.errorbar for bars in axes.containers if getattr(bars, 'errorbar', None)]
+    low, high = spread.lines[2][0].get_segments()[int(position)][:, 0]  # Of the seeds' scores 31.1 and 62.2.
+    self.assertAlmostEqual((high - low) / 2, 100 * (31.1 * 0.5**0.5) / (human - random))
 
   def test_learning_curves_have_the_papers_score_of_the_level_for_testing(self):
     for seed in (1, 2):

@@ -34,7 +34,7 @@ class R2d2FiguresTest(run_directories.TestCase):
   def test_delta_q_has_bars_and_returns_per_strategy_and_level(self):
     self._measured('a', [None, 4.], [1., 2.], returns=(0., 6.), recurrent_state='zero', burn_in=0)
     self._measured('b', [1., 2.], [0., 1.], returns=(1., 8.))
-    self._measured('c', [2., 3.], [1., 2.], returns=(3., 10.), seed=2)
+    self._measured('c', [2.5, 9., 1.], [1.5, 8., 0.], returns=(3., 5., 10.), seed=2)  # The median counts.
     self._measured('d', [1., 1.], [1., 1.], level='breakout')
     breakout, _, left, right = self._panels(r2d2_figures.draw_delta_q)
     self.assertEqual([axes.get_title('left') for axes in (breakout, left)], ['breakout', 'pong'])
@@ -123,8 +123,8 @@ class R2d2FiguresTest(run_directories.TestCase):
         for level in ('pong', 'breakout'):
           run_directories.r2d2(
               self.folder, f'{level}_{number}_{seed}', level_name=level, seed=seed, num_environments=number,
-              samples_per_period=256 / number, measure_delta_q=True, frames=1000, curves={level: [0., 1.]},
-              more={'policy_lag': [lag, lag], 'delta_q/first': [2., 4.], 'delta_q/last': [1., 1.]})
+              samples_per_period=256 / number, measure_delta_q=True, frames=1000, curves={level: [0., 1., 1.]},
+              more={'policy_lag': [lag, 9 * lag, 1.], 'delta_q/first': [3., 1., 9.], 'delta_q/last': [9., 1., 0.]})
     self._measured('unknown', [9., 9.], [9., 9.], num_environments='auto')
     panels = self._panels(r2d2_figures.draw_actors)
     self.assertEqual([axes.get_title('left') for axes in panels], ['256 actors'] * 3 + ['64 actors'] * 3)

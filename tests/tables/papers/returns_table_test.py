@@ -84,6 +84,14 @@ class ReturnsTableTest(run_directories.TestCase):
     # The middle half of 10, 15, 20, 30, 40, 50, 200 and 900 %.
     self.assertRegex(row['1K'], r'^35 \(\d+ to \d+\)$')
 
+  def test_the_interval_is_over_seeds_not_over_levels(self):
+    games = {'pong': (-20.7, 14.6, 0.1), 'breakout': (1.7, 30.5, 0.5)}  # As above, and the share of all seeds.
+    for game, (random, human, share) in games.items():
+      for seed in range(3):
+        self._run(f'{game}_{seed}', [random + share * (human - random)] * 10, level=game, seed=seed)
+    *_, row = self._rows()
+    self.assertEqual(row['1K'], '30 (30 to 30)')
+
   def test_a_mean_that_rounds_to_zero_has_no_sign(self):
     for game, random in (('pong', -20.7), ('breakout', 1.7)):  # Table C.1.
       self._run(game, [random - 0.01] * 10, level=game)
