@@ -95,5 +95,5 @@ def _copy(observation, shape, dtype):
   with np.errstate(invalid='ignore'):
     copy = np.array(given, dtype)
   if dtype == np.uint8 and given.dtype != np.uint8 and not np.array_equal(copy, given):
-    raise ValueError(f'observation: want uint8, as its spec says, got {given.dtype} with other values')
+    raise ValueError(f'observation: want whole numbers from 0 to 255 (uint8), got {given.dtype} with other values')
   return copy
