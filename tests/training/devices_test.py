@@ -100,7 +100,8 @@ def _train(logdir, updates):
     try:
       agent = dataclasses.replace(impala.IMPALA, network=make_agent)
       object.__setattr__(agent, 'make_learner', _make_learner(collected))  # The definition is frozen.
-      trainer = train_loop.Trainer(host, training.job(agent, config, run), directory, io.StringIO(), '/' + _LEARNING)
+      with mock.patch.object(train_loop.devices, 'choose', return_value='/' + _LEARNING):
+        trainer = train_loop.Trainer(host, training.job(agent, config, run), directory, io.StringIO())
       collect = collector.Collector._collect
 
       def collect_and_tell(self):
