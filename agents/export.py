@@ -29,9 +29,9 @@ from scalable_agents.actor import acting
 from scalable_agents.agents import agent_file
 from scalable_agents.agents import python_api
 from scalable_agents.cluster import cluster_config
-from scalable_agents.ops import messages
 from scalable_agents.population import population_config
 from scalable_agents.processes import run_flags
+from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
@@ -106,7 +106,7 @@ def export(policy: python_api.Policy, folder: str) -> None:
     try:
       tf.saved_model.save(Exported(policy), folder)
     except (OSError, tf.errors.OpError) as error:
-      raise errors.UserError(f'--output={folder}: {messages.one_line(str(error))}') from error
+      raise errors.UserError(f'--output={folder}: {checkpoint.explain(error)}') from error
     run_directory.write_json(os.path.join(folder, METADATA), metadata)
     on_error.pop_all()
 

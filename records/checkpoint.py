@@ -153,7 +153,7 @@ class Checkpointer:
         advice = 'use the flags and the version it was made with, or choose another --logdir'
       if any(there == f'{path}.{suffix}' and beside.is_required for suffix, beside in self._beside.items()):
         advice = f'add --nosave_replay to go on with an empty replay, or {advice}'
-      raise CheckpointError(f'checkpoint {path} {fault} ({_one_line(error).replace(here, there)}): {advice}') from error
+      raise CheckpointError(f'checkpoint {path} {fault} ({explain(error).replace(here, there)}): {advice}') from error
     return path
 
   def save(self, number: int | None = None) -> str:
@@ -236,7 +236,7 @@ class Checkpointer:
           with contextlib.suppress(OSError):  # The next write tries again.
             checkpoint_files.remove_others(here)
     except (tf.errors.OpError, OSError) as error:
-      reason = _one_line(error).replace(here, self._directory)
+      reason = explain(error).replace(here, self._directory)
       raise CheckpointError(f'{self._directory}: a checkpoint could not be written ({reason}): free disk space or '
                             'correct its permissions, and start again to continue from the latest one') from error
     return os.path.join(self._directory, name)
@@ -374,7 +374,7 @@ def _wait_for(trainer: str) -> str:
   return f'{trainer} trains there: leave its files alone, and try again after its next checkpoint'
 
 
-def _one_line(error: Exception) -> str:
+def explain(error: Exception) -> str:
   """Says on one line why something has failed."""
   text = getattr(error, 'strerror', None) or getattr(error, 'message', None) or str(error)
   return messages.one_line(text)[:300] or type(error).__name__

@@ -371,7 +371,7 @@ class MessagesTest(absltest.TestCase):
         (tf.errors.UnknownError(None, None, '{{function_node __wrapped__SaveV2_device_/CPU:0}} no\n space\n\t '
                                 '[[{{node SaveV2}}]] [Op:SaveV2]'),
          'no space'), (IndexError(), 'IndexError')):
-      self.assertEqual(checkpoint._one_line(error), line)
+      self.assertEqual(checkpoint.explain(error), line)
 
 
 if __name__ == '__main__':
