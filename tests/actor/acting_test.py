@@ -72,6 +72,11 @@ class ActingTest(absltest.TestCase):
       np.testing.assert_array_equal(first, again)
       self.assertTrue(np.any(first != other))
 
+  def test_an_actor_that_plays_alone_has_a_discount_of_0_where_an_episode_starts(self):
+    inputs = acting.lone_inputs({}, tf.constant([1, 2]), tf.constant([3., np.nan]), tf.constant([False, True]))
+    self.assertEqual(inputs.discount.numpy().tolist(), [1., 0.])
+    self.assertEqual(inputs.reward.numpy().tolist(), [3., 0.])
+
   def test_the_ends_of_the_ladder(self):
     # 0.4 to the power of 1 and of 8; actor 128 of 256 has 1 + 7 * 128 / 255.
     epsilons = acting.ladder(tf.constant([0., 1., 128 / 255]), 0.4, 7.)

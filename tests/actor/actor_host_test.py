@@ -130,6 +130,11 @@ class ActorHostTest(parameterized.TestCase):
     self.assertLess(max(gaps), 5 / len(places))
     self.assertGreater(min(gaps), 0)
 
+  def test_single_actors_of_many_levels_have_different_places(self):
+    places = sorted(actor_host.places_of(range(57), 0).tolist())
+    self.assertLen(set(places), 57)
+    self.assertLess(max(np.diff([0., *places, 1.])), 5 / 57)
+
   def test_some_levels_of_a_run_keep_their_ids(self):
     run = run_config.RunConfig(num_environments=3, num_environment_workers=1)
     host = actor_host.ActorHost(['no such level', _SOUND, _SOUND], {}, run, 1, played=[2, 1])

@@ -253,6 +253,10 @@ class ExperienceTest(parameterized.TestCase):
       self.assertEqual(batch.sample.key.shape, [6 if learn_online else 8])
       self.assertEqual(int(arrived.environment_frames), 2 * 6)
 
+  def test_a_replay_is_saved_unless_it_must_not_be(self):
+    for is_saved in (True, False):
+      self.assertEqual(self._make(save_replay=is_saved).is_required, is_saved)
+
   def test_an_agent_may_be_four_batches_ahead_of_those_it_shares_its_replay_with(self):
     with mock.patch.object(laser.replayers, 'join_replay', side_effect=InterruptedError) as join, \
          self.assertRaises(InterruptedError):

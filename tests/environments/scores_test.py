@@ -65,6 +65,7 @@ class ScoresTest(parameterized.TestCase):
     self.assertAlmostEqual(summary.mean, (1100 + 0 + 50) / 3)
     self.assertAlmostEqual(summary.mean_capped, (100 + 0 + 50) / 3)
     self.assertEqual(summary.above_human, 1)
+    self.assertEqual(scores.summarise({'pong': 14.6}).above_human, 0)  # As good as a human.
 
   def test_a_suite_is_several_levels_of_one_suite(self):
     for levels in (['pong', 'breakout'], dmlab30.LEVELS, dmlab30.TEST_LEVELS):

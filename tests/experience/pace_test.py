@@ -74,6 +74,13 @@ class PaceTest(absltest.TestCase):
       self.assertCountEqual(pace.even(0.), agents)
     self.assertEqual(pace.even(0.), dict.fromkeys(agents, 19_999))
 
+  def test_a_report_that_comes_late_moves_nobody_back(self):
+    for agent, steps in (('a', 0), ('b', 0), ('a', 100), ('a', 60), ('b', 40)):
+      self.pace.report(agent, steps, 0.)
+    self.assertEqual(self.pace.even(0.), {'a': 40, 'b': 40})
+    self.pace.report('b', 200, 0.)
+    self.assertEqual(self.pace.even(0.), {'a': 100, 'b': 100})
+
   def test_nobody_is_there(self):
     self.assertEqual(self.pace.even(0.), {})
 

@@ -109,6 +109,19 @@ class TrainModeTest(parameterized.TestCase):
               a2c.A2C, configs.A2cConfig(), atari57_protocol.Protocol(), '--level_name=catch',
               f'--parameter_refresh={refresh}', f'--logdir={self.create_tempdir().full_path}/run')
 
+  @parameterized.parameters(
+      (a2c.A2C, configs.A2cConfig(), '5', 5), (a2c.A2C, configs.A2cConfig(), 'auto', 0),
+      (r2d2.R2D2, configs.R2d2Config(replay_capacity=1_000, replay_minimum_size=100), 'paper', 100))
+  def test_actors_beside_the_learner_take_new_parameters_as_often_as_the_flag_says(self, agent, config, flag, steps):
+    with mock.patch.object(program.train_loop, 'configure_tensorflow'), \
+         mock.patch.object(program.actor_host, 'ActorHost'), \
+         mock.patch.object(program.train_loop, 'Trainer', side_effect=errors.UserError('for the test')) as trainer, \
+         self.assertRaisesRegex(errors.UserError, 'for the test'):
+      training.run_in_this_process(
+          agent, config, atari57_protocol.Protocol(), '--level_name=catch', f'--parameter_refresh={flag}',
+          f'--logdir={self.create_tempdir().full_path}/run')
+    self.assertEqual(trainer.call_args.kwargs['refresh_steps'], steps)
+
   def test_a_free_setting_in_config_json_that_is_damaged(self):
     logdir = self.create_tempdir().full_path
     training.make_run(logdir, configs.ImpalaConfig(level_name='catch', torso='shallow'))

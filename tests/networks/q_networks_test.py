@@ -45,6 +45,15 @@ class QNetworkTest(parameterized.TestCase):
     np.testing.assert_allclose(tf.reduce_mean(after, axis=-1), tf.reduce_mean(before, axis=-1), rtol=1e-4, atol=1e-5)
     self.assertFalse(np.allclose(before, after, atol=0.1))
 
+  def test_pixels_are_centred_if_wanted(self):
+    pixels = np.random.RandomState(0).randint(100, size=[1, 84, 84, 4]).astype(np.uint8)
+    inputs = acting.example_input(_ATARI)
+    for centre, is_same in (('median', True), ('none', False)):
+      network = _network(_ATARI, centre_pixels=centre)
+      dark, light = (network.step(inputs._replace(observation={'pixels': tf.constant(pixels + more)}),
+                                  network.initial_state(1))[0] for more in (0, 100))
+      self.assertEqual(np.allclose(dark, light, atol=1e-4), is_same)
+
   def test_the_core_hears_of_the_raw_reward_and_the_last_action(self):
     network = _network(_VECTOR)
     inputs = acting.example_input(_VECTOR)._replace(done=tf.constant([False]), observation={'vector': tf.ones([1, 4])})
