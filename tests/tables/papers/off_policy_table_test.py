@@ -74,7 +74,7 @@ class OffPolicyTableTest(run_directories.TestCase):
       for seed, final in enumerate(finals):
         self._make(final, sweep_index=index, learning_rate=1e-4 * (index + 1), seed=seed)
     rows, _ = self._table()
-    self.assertEqual(rows['catch', 'without', 'V-trace'][1].value[:2], ((50. + 10. + 4.) / 3, None))
+    self.assertEqual(rows['catch', 'without', 'V-trace'][1].value, ((50. + 10. + 4.) / 3, None, 1))
     self.assertEqual(rows['catch', 'without', 'V-trace'][3], 'best 3 of 5, 5 runs, 30K frames')
 
   def test_a_run_without_episodes_has_no_score(self):

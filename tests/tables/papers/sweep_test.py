@@ -37,6 +37,12 @@ class SweepTest(run_directories.TestCase):
     sample, = self._samples()
     self.assertEqual(sample.score, (2.0, 2**0.5, 2))
 
+  def test_a_sample_has_no_score_until_all_its_seeds_have_one(self):
+    self._pong(0, 3.0, seed=1)
+    self._pong(0, None, seed=2)
+    sample, = self._samples()
+    self.assertIsNone(sample.score)
+
   def test_of_a_population_the_fittest_member_counts(self):
     for member, (fitness, final) in enumerate(((1., 9.), (2., 4.))):
       logdir = run_directories.single_game(self.folder, f'population/member_0{member}', curves={'pong': [-21., final]},
