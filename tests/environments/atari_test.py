@@ -277,6 +277,14 @@ class EndOfEpisodeTest(absltest.TestCase):
     np.testing.assert_allclose(
         time_steps[-1].observation['pixels'][..., 3], _area_average(reference.last), atol=0.501)
 
+  def test_a_life_that_is_won_ends_nothing(self):
+    settings = atari.AtariSettings(episode_end_on_life_loss=True, noop_max=0)
+    environment = atari.Atari('breakout', seed=0, settings=settings)
+    environment.reset()
+    environment._emulator.setRAM(57, 7)  # The number of lives.
+    self.assertEqual(environment.step(0).discount, 1.)
+    self.assertEqual(environment._emulator.lives(), 7)
+
   def test_without_it_only_the_last_discount_differs_from_1(self):
     learning, _ = self._play_breakout(episode_end_on_life_loss=True)
     plain, _ = self._play_breakout()

@@ -77,6 +77,12 @@ class OffPolicyTableTest(run_directories.TestCase):
     self.assertEqual(rows['catch', 'without', 'V-trace'][1].value, ((50. + 10. + 4.) / 3, None, 1))
     self.assertEqual(rows['catch', 'without', 'V-trace'][3], 'best 3 of 5, 5 runs, 30K frames')
 
+  def test_its_frames_are_those_of_the_shortest_of_the_three_best(self):
+    for index, (final, frames) in enumerate(((9., 30_000), (8., 20_000), (7., 40_000), (1., 5_000))):
+      self._make(final, sweep_index=index, learning_rate=1e-4 * (index + 1), frames=frames)
+    rows, _ = self._table()
+    self.assertEqual(rows['catch', 'without', 'V-trace'][3], 'best 3 of 4, 3 runs, 20K frames')
+
   def test_a_run_without_episodes_has_no_score(self):
     self._make(None)
     rows, _ = self._table()
