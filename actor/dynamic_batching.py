@@ -13,7 +13,6 @@ from collections.abc import Callable
 import functools
 import threading
 from typing import Any
-import weakref
 
 import tensorflow as tf
 
@@ -75,9 +74,7 @@ class _Batched:
       self._handle = ops.dynamic_batcher(
           minimum_batch_size=minimum_batch_size, maximum_batch_size=maximum_batch_size, timeout_ms=timeout_ms,
           shared_name=ops.unique_name('batcher'))
-    ops.delete_with(self, self._handle)
-    # This runs before the deletion, and ends the loop, which would keep the resource.
-    weakref.finalize(self, ops.eagerly, _close, self._handle, 'the function was deleted').atexit = False
+    ops.delete_with(self, self._handle, lambda handle: _close(handle, 'the function was deleted'))
     self._lock = threading.Lock()
     self._specs = None  # The specs of a batch's arguments, set by the first call.
     self._traced: Any = None  # The ConcreteFunction for a batch.

@@ -4,7 +4,9 @@ The inputs, outputs and errors of each op are documented where it is registered,
 actor/cc/actor_pool_resource_op.cc, learner/cc/frame_stack_op.cc and replay/cc/*_ops.cc.
 """
 
+from collections.abc import Callable
 import os
+from typing import Any
 import uuid
 import weakref
 
@@ -73,16 +75,20 @@ def num_bytes(specs) -> int:
   return sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(specs))
 
 
-def delete_with(owner, handle) -> None:
-  """Deletes the resource of `handle` when the Python object `owner` is deleted. TensorFlow would keep it for ever."""
-  weakref.finalize(owner, eagerly, _delete, handle).atexit = False
+def delete_with(owner, handle, close: Callable[[Any], None] | None = None) -> None:
+  """Deletes the resource of `handle` when the Python object `owner` is deleted. TensorFlow would keep it for ever.
+
+  Args:
+    owner: the object.
+    handle: the resource's handle.
+    close: called with the handle before, for example to end a loop that would keep the resource.
+  """
+  weakref.finalize(owner, _delete, handle, close).atexit = False
 
 
-def _delete(handle):
-  tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
-
-
-def eagerly(function, *args) -> None:
-  """Calls a function for a finaliser, which the garbage collector may call while a graph is built."""
-  with tf.__internal__.eager_context.eager_mode():  # tf.init_scope would stay in a tf.Graph.
-    function(*args)
+def _delete(handle, close):
+  # The garbage collector may call this while a graph is built. tf.init_scope would stay in a tf.Graph.
+  with tf.__internal__.eager_context.eager_mode():
+    if close:
+      close(handle)
+    tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
