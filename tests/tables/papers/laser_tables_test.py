@@ -132,6 +132,42 @@ class LaserTablesTest(run_directories.TestCase):
     self.assertIn(f'{laser_published.SINGLE_200M}: of 3 runs these are shown, the best of 3 settings, the best agent '
                   'of each sweep: 0.2', self._table()[1])
 
+  def test_the_best_setting_has_the_most_levels_of_any_repetition(self):
+    for level, seeds in (('pong', (1, 2)), ('qbert', (1,))):
+      for seed in seeds:
+        self._make(f'{level}_{seed}', _mean(level, 0.1), level, **_SINGLE, seed=seed)
+    self._make('other', 20., **_SINGLE, trust_region_threshold=0.2)
+    self.assertAlmostEqual(self._cell(laser_published.SINGLE_200M)[0][0], _mean('pong', 0.1))
+
+  def test_the_best_setting_has_the_highest_mean_of_its_repetitions(self):
+    for threshold, best in ((0.1, (-10., 15.)), (0.2, (10., 12.))):
+      for seed, score in enumerate(best):
+        self._make(f'{threshold}_{seed}', score, **_SINGLE, trust_region_threshold=threshold, seed=seed)
+    self.assertEqual(self._cell(laser_published.SINGLE_200M)[0], (11., 2**0.5, 2))
+
+  def test_a_run_beyond_the_papers_frames_is_a_repetition_of_one_that_ended_there(self):
+    self._make('short', 10., **_SINGLE, total_environment_frames=200 * _M, seed=1)
+    self._make('long', 20., **_SINGLE, total_environment_frames=400 * _M, seed=2)
+    self.assertEqual(self._cell(laser_published.SINGLE_200M)[0], (15., 50**0.5, 2))
+
+  def test_frames_beyond_the_papers_do_not_count(self):
+    self._make('long', 400 * [20.], **_SHARED, total_environment_frames=200 * _M)
+    self._make('short', 900., 'qbert', **_SHARED, total_environment_frames=200 * _M, frames=10 * _M)
+    self.assertEqual(self._table()[0]['median (%)'][f'{laser_published.SHARED_50M}: run'],
+                     'scaled down: 2 of 57 levels, 10M to 50M of 50M frames, 1 of 9 agents')
+
+  @parameterized.parameters(
+      ({}, 'scaled down: 1 of 9 agents'),
+      ({'learning_rate_decay': True}, 'scaled down: 1 of 9 agents; departs from the paper: learning_rate_decay=True, '
+                                      'total_environment_frames=200_000_000'))
+  def test_a_longer_run_departs_where_its_learning_rate_depends_on_the_end(self, others, extent):
+    self._make('run', 400 * [20.], **_SHARED, total_environment_frames=200 * _M, **others)
+    self.assertEqual(self._cell(laser_published.SHARED_50M)[1], extent)
+
+  def test_a_shared_run_of_50_million_frames_has_no_score_at_200_million(self):
+    self._make('run', 20., **_SHARED)
+    self.assertEqual(self._cell(laser_published.SHARED_200M), (None, 'not run'))
+
   def test_of_unequal_runs_of_a_level_the_longest_are_shown(self):
     self._make('short', 21., **_SINGLE, total_environment_frames=_M)
     self._make('long', 3., **_SINGLE, total_environment_frames=2 * _M)

@@ -125,6 +125,18 @@ class R2d2TablesTest(run_directories.TestCase):
       self._make(name, 0.5, seed=seed)
     self.assertEqual(self._cell(name, _LEVELS.get(name, 'rooms_watermaze'))[1], extent)
 
+  def test_seeds_with_different_numbers_of_actors_are_given_as_a_range(self):
+    for seed, actors in enumerate((128, 64, 256)):
+      self._make('R2D2', 0.5, seed=seed, num_environments=actors)
+    self.assertEqual(self._cell('R2D2', 'pong')[1], 'scaled down: 64 to 256 of 256 actors')
+
+  def test_the_level_with_the_fewest_seeds_counts(self):
+    for seed in range(3):
+      self._make('R2D2', 0.5, seed=seed)
+    self._make('R2D2', 0.5, 'breakout')
+    rows = {tuple(row[:3]): row[-1] for row in r2d2_tables.table('1', self.read(True)).rows}
+    self.assertEqual(rows['R2D2', 'Atari-57', 'median (%)'], 'scaled down: 2 of 57 levels, 1 of 3 seeds')
+
   def test_the_feed_forward_variant_has_one_seed(self):
     self._make('R2D2', 0.5, use_lstm=False)
     rows = {tuple(row[:3]): row[-1] for row in r2d2_tables.table('1', self.read(True)).rows}

@@ -33,9 +33,9 @@ class SweepTest(run_directories.TestCase):
 
   def test_seeds_of_a_sample_are_averaged(self):
     self._pong(0, 1.0, seed=1)
-    self._pong(0, 3.0, seed=2, total_environment_frames=200_000_000)
+    self._pong(0, 3.0, seed=2, total_environment_frames=200_000_000, frames=50_000_000)
     sample, = self._samples()
-    self.assertEqual(sample.score, (2.0, 2**0.5, 2))
+    self.assertEqual((sample.score, sample.frames), ((2.0, 2**0.5, 2), 50_000_000))
 
   def test_a_sample_has_no_score_until_all_its_seeds_have_one(self):
     self._pong(0, 3.0, seed=1)

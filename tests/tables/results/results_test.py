@@ -28,10 +28,19 @@ class ResultsTest(run_directories.TestCase):
   def _expert(self, mean, **settings):
     return run_directories.single_game(self.folder, f'run_{next(self.names):03d}', mean, **settings)
 
-  def _multi_task(self, factor=1., levels=atari57.LEVELS, population=None, **settings):
-    """Makes a member of a population. Without `population`, it has a population of its own."""
+  def _multi_task(self, factor=1., levels=atari57.LEVELS, population=None, others=(), **settings):
+    """Makes a member of a population. Without `population`, it has a population of its own.
+
+    Args:
+      factor: the mean returns, in those of the paper.
+      levels, population: the levels that it has played, and the folder of its population.
+      others: level -> another mean return.
+      **settings: see run_directories.make.
+    Returns:
+      The path.
+    """
     settings = {'total_environment_frames': 11_400_000_000, 'population_size': 24, 'episodes': 200} | settings
-    means = {level: factor * _PAPER[level] for level in levels}
+    means = {level: factor * _PAPER[level] for level in levels} | dict(others)
     number = next(self.names)
     folder = os.path.join(self.folder, population or f'population_{number:03d}')
     return run_directories.make(folder, f'member_{number:02d}', means, level_name='atari57', use_lstm=False, **settings)
@@ -208,6 +217,20 @@ class ResultsTest(run_directories.TestCase):
     self.assertLen(result.runs, 2)
     self.assertAlmostEqual(result.level('breakout').score.mean, 0.85 * _PAPER['breakout'])
 
+  def test_the_best_setting_has_the_highest_median_not_the_highest_mean(self):
+    self._multi_task(1.0, others={'pong': 1e6}, discount=0.9)
+    self._multi_task(2.0, discount=0.8)
+    result = self._result(_MULTI_TASK)
+    self.assertEqual(result.num_settings, 2)
+    self.assertAlmostEqual(result.level('breakout').score.mean, 2 * _PAPER['breakout'])
+
+  def test_the_papers_settings_go_before_other_settings_in_full(self):
+    self._multi_task(0.9, optimizer='adam')
+    self._multi_task(0.5, total_environment_frames=10_000_000)
+    cell = self._result(_MULTI_TASK).level('breakout')
+    self.assertAlmostEqual(cell.score.mean, 0.5 * _PAPER['breakout'])
+    self.assertEqual(cell.extent, 'scaled down: 10M of 11.4B frames')
+
   @parameterized.named_parameters(
       ('is_scaled_down', {'total_environment_frames': 10_000_000}), ('has_other_settings', {'optimizer': 'adam'}),
       ('has_fewer_levels', {'levels': atari57.LEVELS[:56], 'discount': 0.9}))
@@ -234,6 +257,12 @@ class ResultsTest(run_directories.TestCase):
     self.assertEndsWith(result.note, 'the longest of each level: ' + os.path.join(self.folder, 'run_001'))
     self._expert(18.0, frames=150_000_000, seed=2)  # With the first run, which has the same wanted frames.
     self.assertEqual(self._result(_EXPERTS).level('pong').extent, 'scaled down: 1M to 150M of 200M frames')
+
+  def test_of_runs_that_got_equally_far_those_that_will_go_further_are_shown(self):
+    self._expert(15.0, total_environment_frames=100_000_000, frames=50_000_000)
+    self._expert(20.0, total_environment_frames=50_000_000)
+    self.assertEqual(self._result(_EXPERTS).level('pong'),
+                     results.Cell(results.Score(15.0), 'scaled down: 50M of 200M frames'))
 
   def test_plain_colours_and_the_number_of_learners_make_settings(self):
     paths = ('/images', '/other/images', '', 'dummy')
