@@ -91,7 +91,10 @@ class ActorHostTest(parameterized.TestCase):
     self.assertEqual((host.num_environments, host.num_workers, host.num_loops), (5, 2, loops))
     self.assertEqual(host.specification, (2, {'vector': ['float32', [3]]}, 1, {}))
     self.assertEqual(host.observation_spec['vector'].shape, [3])
-    next_unroll, ended = self._start(host)
+    with mock.patch.object(inference, 'make_loop', wraps=inference.make_loop) as make_loop:
+      next_unroll, ended = self._start(host)
+    seeds = [call.args[3] for call in make_loop.call_args_list]
+    self.assertEqual(seeds, [1, 2][:loops])  # Loops with one seed would draw the same numbers for their actions.
     steps, indices = collections.defaultdict(list), collections.defaultdict(list)
     while len(steps) < 5 or min(map(len, steps.values())) < 12:
       unroll = next_unroll()

@@ -199,6 +199,14 @@ class AgentTest(parameterized.TestCase):
               .policy_logits for agent, observation in ((agents[0], black), (agents[2], grey))]
     np.testing.assert_array_equal(*logits)
 
+  def test_the_lstm_has_a_precision_of_its_own(self):
+    agents = [_agent(use_lstm=True, **settings) for settings in (
+        {}, {'torso_precision': 'bfloat16'}, {'lstm_precision': 'bfloat16'})]
+    unroll = _unroll(agents[0])
+    plain, of_torso, of_lstm = (_forward(agent, unroll)[0].policy_logits.numpy() for agent in agents)
+    np.testing.assert_array_equal(of_torso, plain)  # Vectors are not seen through the torso of pixels.
+    self.assertBetween(np.abs(of_lstm - plain).max(), 1e-5, 0.1)
+
   def test_actions_are_samples_of_the_policy_and_a_function_of_the_seed(self):
     agent = _agent()
     batch = 4000

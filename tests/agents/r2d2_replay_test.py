@@ -103,6 +103,12 @@ class ReplayTest(parameterized.TestCase):
         atol=2e-3)
     self.assertGreater(np.std(np.log(priorities)), 0.1)
 
+  def test_a_batch_waits_for_the_nearest_whole_number_of_unrolls(self):
+    config = _config(unroll_length=10, batch_size=99, samples_per_period=10.)  # 99 * 3 / (10 * 10) = 2.97.
+    configs.validate_r2d2(config)
+    agent = r2d2.Agent(unrolls.environment_spec(), config)
+    self.assertEqual(self._experience(agent, config, list(self._play(agent, config, 1))).unrolls_per_batch, 3)
+
   @parameterized.parameters('stored', 'zero')
   def test_delta_q_is_zero_with_stored_states_and_the_same_parameters(self, recurrent_state):
     config = _config(unroll_length=10, batch_size=30, samples_per_period=1., measure_delta_q=True,

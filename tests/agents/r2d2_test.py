@@ -136,6 +136,15 @@ class StepTest(parameterized.TestCase):
     tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state.network, last)
 
 
+  def test_the_lstm_has_a_precision_of_its_own(self):
+    agents = [_agent(_config(**settings)) for settings in (
+        {}, {'torso_precision': 'bfloat16'}, {'lstm_precision': 'bfloat16'})]
+    unroll = unrolls.random_unroll(agents[0].online)
+    plain, of_torso, of_lstm = (unrolls.forward(agent.online, unroll)[0].numpy() for agent in agents)
+    np.testing.assert_array_equal(of_torso, plain)  # Vectors are not seen through the torso of pixels.
+    self.assertBetween(np.abs(of_lstm - plain).max(), 1e-5, 0.1)
+
+
 class EpsilonTest(parameterized.TestCase):
 
   def test_actors_explore_as_often_as_their_epsilon_says(self):

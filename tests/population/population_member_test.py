@@ -163,6 +163,14 @@ class MemberTest(parameterized.TestCase):
       np.testing.assert_array_equal(old, new)
     self.assertEqual([evolution.parent for evolution in self._evolutions(0)], [None])
 
+  def test_a_member_is_not_its_own_partner(self):
+    for index in (0, 1):
+      member, _ = self._member(index, size=2)
+      self._play(member, 100, 0.5)
+    with absltest.mock.patch.object(pbt, 'partner', return_value=None) as partner:
+      self._play(member, 200, 0.5)
+    partner.assert_called_once_with([0], absltest.mock.ANY)
+
   @parameterized.parameters(1, 2)
   def test_alone_it_explores(self, num_learners):
     member, learner = self._member(0, clip_gradient_norm=20., num_learners=num_learners)

@@ -102,6 +102,15 @@ class LearningCurveTest(absltest.TestCase):
     self.assertBetween(high, 190, 200)
     self.assertEqual(image.imread(run.picture).shape, (600, 960, 4))
 
+  def test_the_band_is_the_middle_half_of_the_episodes(self):
+    run = _Run(self, rows=1)
+    with open(os.path.join(run.logdir, 'episodes.csv'), 'a', encoding='utf-8') as stream:
+      stream.writelines(f'{frames},breakout,{frames % 21},1\n' for frames in range(200, 200 + 21 * 200))
+    band, = run.draw()[0].collections
+    (_, low), (_, high) = band.get_datalim(band.axes.transData).get_points()
+    self.assertBetween(low, 4., 6.)  # Returns are 0 to 20, each as often.
+    self.assertBetween(high, 14., 16.)
+
   def test_shows_evaluations_beside_training(self):
     run = _Run(self, rows=20)
     run.evaluate((500, 3.), (1_000, 8.5))

@@ -177,6 +177,16 @@ class MetricsTest(parameterized.TestCase):
     np.testing.assert_allclose(np.diff(wall_times), [10., 10.], atol=1e-3)
     self.assertBetween(last_wall_time, resumed - 1., time.time() + 1.)  # However long the run had rested.
 
+  def test_an_evaluation_after_a_resume_is_beside_the_row_of_its_time(self):
+    first = self._writer(clock=_Clock(100.))
+    first.write({'environment_frames': 10})
+    first.close()
+    second = self._writer(frames=10, clock=_Clock(5.))
+    second.write({'environment_frames': 20})
+    second.add_evaluation({'environment_frames': 20, 'num_episodes': 1, 'levels': {'a': {'mean': 1.}}, 'suite': None})
+    times = {name: wall_time for _, wall_time, values in _events(self._logdir) for name in values}
+    self.assertAlmostEqual(times['evaluation/return'], times['environment_frames'], delta=0.01)
+
   def test_a_resume_reads_no_more_after_a_month_than_after_a_day(self):
     """Reads are counted: a block of some kilobytes for each step of a binary search."""
     padding = ', '.join(f'"episode_return/{level}": 12.345678901' for level in range(30))

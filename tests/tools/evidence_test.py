@@ -94,6 +94,18 @@ class EvidenceTest(parameterized.TestCase):
     self.assertEqual(verdict.holds, holds)
     self.assertIn(reason, verdict.reason)
 
+  def test_claims_say_within_which_margin_scores_are_equal(self):
+    equal = [claim for paper in evidence.PAPERS.values() for claim in paper.claims if claim.margin]
+    self.assertLen(equal, 2)
+    for claim in equal:
+      self.assertEndsWith(claim.text, f', within {claim.margin:g}')
+
+  def test_laser_is_measured_over_the_first_parts_of_its_runs(self):
+    with mock.patch.object(evidence.shared_replay, 'run', return_value={'no replay': np.array([[0., 1, 2, 3]])}):
+      found = evidence.PAPERS['laser'].studies['sharing'].scores(
+          evidence.EvidenceConfig(), self.create_tempdir().full_path, {'no replay'})
+    np.testing.assert_allclose(found['no replay'], [[0.], [0.5], [1.], [1.5]])
+
   def test_a_few_failed_seeds_do_not_change_the_printed_difference(self):
     second = np.arange(20.)
     first = second + np.where(np.arange(20) < 2, -30., 0.02)

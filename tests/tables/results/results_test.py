@@ -75,6 +75,9 @@ class ResultsTest(run_directories.TestCase):
       ({'protocol': {'atari': {'sticky_actions': 0.25, 'noop_max': 0}}},
        'departs from the paper: noop_max=0, sticky_actions=0.25'),
       ({'protocol': {'atari': {'full_action_set': False, 'sticky_actions': 0.0}}}, 'in full'),
+      ({'protocol': {'atari': {'episode_end_on_life_loss': False}}}, 'in full'),  # It is only for training.
+      ({'protocol': {'atari': {'episode_end_on_life_loss': True}}},
+       'departs from the paper: episode_end_on_life_loss=True'),
       ({'protocol': {'atari': None, 'dmlab': None, 'actions': 'sampled'}}, 'in full'),
       ({'protocol': {'actions': 'epsilon 0.001'}}, 'departs from the paper: test_policy=epsilon 0.001'),
       ({'optimizer': 'adam', 'discount': 0.9, 'unroll_length': 5, 'clip_gradient_norm': 0., 'batch_size': 32},
@@ -82,6 +85,11 @@ class ResultsTest(run_directories.TestCase):
   def test_what_is_less_or_other_than_in_the_paper_is_said(self, settings, extent):
     self._expert(18.0, **settings)
     self.assertEqual(self._result(_EXPERTS).level('pong').extent, extent)
+
+  @parameterized.parameters((True, 'in full'), (False, 'departs from the paper: full_action_set=False'))
+  def test_all_games_at_once_are_played_with_all_actions(self, full_action_set, extent):
+    self._multi_task(protocol={'atari': {'full_action_set': full_action_set}})
+    self.assertEqual(self._result(_MULTI_TASK).level('pong').extent, extent)
 
   def test_seeds_may_have_run_in_different_places(self):
     for seed in (1, 2):
