@@ -24,6 +24,8 @@ import contextlib
 import difflib
 import json
 import re
+import sys
+import threading
 import urllib.parse
 
 from scalable_agents.environments import atari as atari_lib
@@ -58,6 +60,7 @@ _TASKS = {
 }
 # The factor must not be 0: there would be nothing to learn.
 _SCALED = re.compile(f'({"|".join(_TASKS)})_x(?=.*[1-9])([0-9]{{1,9}}(?:\\.[0-9]{{1,9}})?)')
+_PATIENCE_SECONDS = 10.  # Then `check` says that it waits for a user's own environment.
 _USERS_OWN = {'gymnasium:': gymnasium_adapter.Gymnasium, 'dm_env:': dm_env_adapter.DmEnv}
 
 
@@ -115,18 +118,27 @@ def test_level(level_name: str) -> str:
 def check(level_name: str) -> None:
   """Checks that `make` supports a level, without starting an emulator.
 
+  It makes a user's own environment. If that takes long, a line on the standard error says so.
+
   Raises:
     ImportError: a user's own environment needs a module that is not there, or ale-py or DeepMind Lab is not installed.
     ValueError: the level is unknown (the message has the closest names), or a user's own environment cannot be made or
       has spaces that are not supported.
   """
   if level_name.startswith(tuple(_USERS_OWN)):
+    notice = threading.Timer(
+        _PATIENCE_SECONDS, print, [f'{level_name} is not made after {_PATIENCE_SECONDS:g} s: waiting for it'],
+        {'file': sys.stderr, 'flush': True})
+    notice.daemon = True
+    notice.start()
     try:
       _make_users_own(level_name, 0).close()
     except (ImportError, ValueError):
       raise
     except (Exception, SystemExit) as error:  # The user's own code can raise anything.
       raise ValueError(f'{level_name} cannot be made: {type(error).__name__}: {base.one_line(error)}') from error
+    finally:
+      notice.cancel()
   elif level_name in atari57.LEVELS:
     atari_lib.check_installed(level_name)
   elif level_name in dmlab_lib.LEVELS:

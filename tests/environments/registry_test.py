@@ -1,9 +1,12 @@
 """Tests of environments/registry.py."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import subprocess
 import sys
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -160,6 +163,17 @@ class RegistryTest(parameterized.TestCase):
     gymnasium.register(level.partition(':')[2], fail)
     with self.assertRaisesRegex(ValueError, f'^{level} cannot be made: {text}$'):
       registry.check(level)
+
+  def test_an_environment_of_the_users_that_takes_long_is_named(self):
+    def make_slowly():
+      deadline = time.monotonic() + 60.
+      while not screen.getvalue().endswith('\n') and time.monotonic() < deadline:
+        time.sleep(0.01)
+      return gymnasium.make('CartPole-v1')
+    gymnasium.register('registry_test/Slow-v0', make_slowly)
+    with contextlib.redirect_stderr(io.StringIO()) as screen, mock.patch.object(registry, '_PATIENCE_SECONDS', 0.1):
+      registry.check('gymnasium:registry_test/Slow-v0')
+    self.assertEqual(screen.getvalue(), 'gymnasium:registry_test/Slow-v0 is not made after 0.1 s: waiting for it\n')
 
   def test_a_suite_is_no_level(self):
     for suite in ('atari57', 'dmlab30'):
