@@ -83,7 +83,8 @@ RowRange RowStream::Range(int64_t begin, int64_t end, int64_t history) const {
 }
 
 void RowStream::DropBefore(int64_t row) {
-  const int64_t num_slabs = std::clamp<int64_t>((row - slabs_begin_) / RowLayout::kRowsPerSlab, 0, slabs_.size());
+  const int64_t dropped = std::min(row, num_rows_) - slabs_begin_;  // More rows may come into the last slab.
+  const int64_t num_slabs = std::max<int64_t>(dropped / RowLayout::kRowsPerSlab, 0);
   slabs_.erase(slabs_.begin(), slabs_.begin() + num_slabs);
   slabs_begin_ += num_slabs * RowLayout::kRowsPerSlab;
 }

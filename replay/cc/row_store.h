@@ -126,7 +126,7 @@ class RowStream {
   // The range [begin, end), with `history` more rows before it if there are any.
   RowRange Range(int64_t begin, int64_t end, int64_t history) const;
 
-  // Drops the slabs that have only rows before `row`.
+  // Drops the slabs that have only rows before `row`, which may be a row that is still to come.
   void DropBefore(int64_t row);
 
   int64_t num_rows() const { return num_rows_; }

@@ -78,6 +78,22 @@ TEST(SequenceReplayTest, AGapEndsTheSegment) {
   EXPECT_EQ(stream.Check(replay, *stream.Insert(&replay, 11, kUnrollLength).at(0), 30), "");
 }
 
+TEST(SequenceReplayTest, RegressionTheFirstSequenceOfASegmentMayBeginLongAfterItsFirstUnroll) {
+  const SequenceGeometry geometry{5, 60, 40, false, 0};
+  for (int length : {3, 10, 20, 40}) {
+    for (int first = 1; first <= 40; ++first) {  // The segment begins in the middle of the episode.
+      SequenceReplay replay(TestOptions(geometry, 100));
+      const SequenceStream stream(1, {100'000});
+      Inserted sequences;
+      for (int index = first; index <= first + 200 / length; ++index) {
+        for (const auto& sequence : stream.Insert(&replay, index, length)) sequences.push_back(sequence);
+      }
+      ASSERT_GE(sequences.size(), 2u);
+      for (const auto& sequence : sequences) EXPECT_EQ(stream.Check(replay, *sequence, first * length), "");
+    }
+  }
+}
+
 TEST(SequenceReplayTest, TheLastUnrollOfAStreamGivesItsSequencesAgain) {
   SequenceReplay replay(TestOptions(kGeometry, 8));
   const SequenceStream stream(1, {1000});
