@@ -19,7 +19,6 @@ using tensorflow::OpInputList;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::errors::InvalidArgument;
 
 REGISTER_OP("ActorPoolAttach")
     .Input("handle: resource")
@@ -112,16 +111,20 @@ REGISTER_OP("ActorPoolClose")
     .Doc("Ends every wait. `cause` ends the error's message.");
 
 absl::Status Attach(OpKernelContext* context, PoolResource* resource) {
-  auto scalar = [&](int input) { return context->input(input).scalar<int32_t>()(); };
-  const auto actor_ids = context->input(4).vec<int32_t>();
-  const auto level_ids = context->input(5).vec<int32_t>();
-  const auto groups = context->input(6).vec<int32_t>();
-  if (actor_ids.size() != level_ids.size() || actor_ids.size() != groups.size()) {
-    return InvalidArgument("actor_ids, level_ids and groups: want one value per slot each");
+  int32_t worker, socket, memory;
+  TF_RETURN_IF_ERROR(GetScalar(context, "worker", &worker));
+  TF_RETURN_IF_ERROR(GetScalar(context, "socket", &socket));
+  TF_RETURN_IF_ERROR(GetScalar(context, "memory", &memory));
+  const int64_t num_slots = context->input(4).NumElements();
+  for (const char* name : {"actor_ids", "level_ids", "groups"}) {
+    TF_RETURN_IF_ERROR(CheckVector(context, name, num_slots));
   }
+  auto value = [&](int input, int64_t slot) { return context->input(input).vec<int32_t>()(slot); };
   std::vector<ActorPool::Environment> environments;
-  for (int i = 0; i < actor_ids.size(); ++i) environments.push_back({actor_ids(i), level_ids(i), groups(i)});
-  return ToTensorFlow(resource->pool.Attach(scalar(1), scalar(2), scalar(3), environments));
+  for (int64_t slot = 0; slot < num_slots; ++slot) {
+    environments.push_back({value(4, slot), value(5, slot), value(6, slot)});
+  }
+  return ToTensorFlow(resource->pool.Attach(worker, socket, memory, environments));
 }
 
 class NextBatchOp : public tensorflow::AsyncOpKernel {
@@ -133,6 +136,9 @@ class NextBatchOp : public tensorflow::AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto resource = ResourceOf<PoolResource>(context);
     if (!resource) return done();
+    const auto numbers_and_rows =
+        Types({tensorflow::DT_INT64, tensorflow::DT_INT32, tensorflow::DT_INT32}, resource->fields.environment);
+    OP_REQUIRES_OK_ASYNC(context, CheckOutputTypes(*context, Types(numbers_and_rows, resource->fields.state)), done);
     auto pending = std::make_shared<PendingOp>(context, done);
     if (!pending->Begin([resource] { resource->pool.Close("inference was cancelled"); })) return;
     PoolResource* pool = resource.get();  // A plain pointer: the pool owns the callback and outlives it.
@@ -214,10 +220,7 @@ class NextUnrollOp : public tensorflow::AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto resource = ResourceOf<PoolResource>(context);
     if (!resource) return done();
-    OP_REQUIRES_ASYNC(
-        context, context->num_outputs() == static_cast<int>(resource->components.size()),
-        InvalidArgument("unroll: want ", resource->components.size(), " components, got ", context->num_outputs()),
-        done);
+    OP_REQUIRES_OK_ASYNC(context, CheckOutputTypes(*context, Types({}, resource->components)), done);
     auto pending = std::make_shared<PendingOp>(context, done);
     if (!pending->Begin([resource] { resource->pool.Close("taking unrolls was cancelled"); })) return;
     resource->pool.NextUnroll([pending](const Status& status, Unroll* unroll) {

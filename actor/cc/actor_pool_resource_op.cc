@@ -123,14 +123,17 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
       return InvalidArgument("unroll_length: ", unroll_length, " rows of ", row_bytes,
                              " bytes are more than can be counted");
     }
+    TF_RETURN_IF_ERROR(CheckPlace("action_offset", options_.action_offset, sizeof(int32_t)));
     for (size_t i = 0; i < fields_.environment.size(); ++i) {
-      const int64_t offset = fields_.environment_offsets[i], bytes = fields_.environment[i].bytes();
-      if (offset < 0 || offset > options_.slot_bytes - bytes) {
-        return InvalidArgument("environment_offsets: ", bytes, " bytes at ", offset, " are not in a slot of ",
-                               options_.slot_bytes);
-      }
+      TF_RETURN_IF_ERROR(
+          CheckPlace("environment_offsets", fields_.environment_offsets[i], fields_.environment[i].bytes()));
     }
     return absl::OkStatus();
+  }
+
+  absl::Status CheckPlace(const char* name, int64_t offset, int64_t bytes) const {
+    if (offset >= 0 && offset <= options_.slot_bytes - bytes) return absl::OkStatus();
+    return InvalidArgument(name, ": ", bytes, " bytes at ", offset, " are not in a slot of ", options_.slot_bytes);
   }
 
   absl::Status CreateResource(PoolResource** resource) override {

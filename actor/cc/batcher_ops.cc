@@ -66,6 +66,8 @@ REGISTER_OP("DynamicBatcherClose")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Ends every wait. `cause` ends the error's message.");
 
+constexpr int64_t kLongestTimeoutMs = (int64_t{1} << 31) - 1;  // 24 days. Times in nanoseconds must not overflow.
+
 // A caller's row on its way through the batcher.
 struct Row {
   Row(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done) : pending(context, std::move(done)) {}
@@ -98,6 +100,8 @@ class DynamicBatcherOp : public tensorflow::ResourceOpKernel<BatcherResource> {
     OP_REQUIRES(context, options_.minimum_batch_size >= 1 && options_.maximum_batch_size >= options_.minimum_batch_size,
                 InvalidArgument("batch sizes: want 1 <= minimum <= maximum, got ", options_.minimum_batch_size, " and ",
                                 options_.maximum_batch_size));
+    OP_REQUIRES(context, options_.timeout_ms <= kLongestTimeoutMs,
+                InvalidArgument("timeout_ms: want at most ", kLongestTimeoutMs, ", got ", options_.timeout_ms));
   }
 
  private:
@@ -214,9 +218,12 @@ absl::Status SetOutputs(OpKernelContext* context, BatcherResource* resource) {
     resource->Close(std::string(status.message()));
     return status;
   }
+  tensorflow::DataTypeVector types;
+  for (const Tensor& output : outputs) types.push_back(output.dtype());
   const auto rows = resource->batcher.Take(id);
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i]->pending.Finish([&](OpKernelContext* caller) {
+      TF_RETURN_IF_ERROR(CheckOutputTypes(*caller, types));
       // A copy, since a slice of the batch may lack the alignment that kernels expect.
       for (int j = 0; j < outputs.size(); ++j) {
         caller->set_output(j, tensorflow::tensor::DeepCopy(outputs[j].Slice(i, i + 1)));

@@ -51,6 +51,12 @@ inline absl::Status GetFields(tensorflow::OpKernelConstruction* context, const s
   return absl::OkStatus();
 }
 
+// The types of some fields, after `first`.
+inline tensorflow::DataTypeVector Types(tensorflow::DataTypeVector first, const std::vector<Field>& fields) {
+  for (const Field& field : fields) first.push_back(field.type);
+  return first;
+}
+
 // Reads the list of inputs `name`. Each must have the type of its field, and the shape `sizes` followed by the field's
 // shape. `part` is the word for one input in error messages.
 inline absl::Status GetInputs(tensorflow::OpKernelContext* context, const char* name, const char* part,

@@ -110,6 +110,23 @@ absl::Status GetScalar(tensorflow::OpKernelContext* context, const char* name, T
   return absl::OkStatus();
 }
 
+// Checks that an input is a vector of a given size.
+inline absl::Status CheckVector(tensorflow::OpKernelContext* context, const char* name, int64_t size) {
+  const tensorflow::Tensor* vector;
+  TF_RETURN_IF_ERROR(context->input(name, &vector));
+  if (vector->shape() == tensorflow::TensorShape({size})) return absl::OkStatus();
+  return tensorflow::errors::InvalidArgument(name, ": want [", size, "], got ", vector->shape().DebugString());
+}
+
+// Checks that the caller of an op has asked for outputs of these types.
+inline absl::Status CheckOutputTypes(const tensorflow::OpKernelContext& context,
+                                     const tensorflow::DataTypeVector& types) {
+  const tensorflow::DataTypeVector& asked = context.op_kernel().output_types();
+  if (asked == types) return absl::OkStatus();
+  return tensorflow::errors::InvalidArgument("outputs: want ", tensorflow::DataTypeSliceString(types), ", got ",
+                                             tensorflow::DataTypeSliceString(asked));
+}
+
 // Makes output 0 a vector of these numbers.
 inline absl::Status SetCounts(tensorflow::OpKernelContext* context, const std::vector<int64_t>& counts) {
   tensorflow::Tensor* output;

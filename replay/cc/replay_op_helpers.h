@@ -60,14 +60,6 @@ class ReplayResource : public tensorflow::ResourceBase {
   Replay replay;
 };
 
-// Checks that an input is a vector of a given size.
-inline absl::Status CheckVector(tensorflow::OpKernelContext* context, const char* name, int64_t size) {
-  const tensorflow::Tensor* vector;
-  TF_RETURN_IF_ERROR(context->input(name, &vector));
-  if (vector->shape() == tensorflow::TensorShape({size})) return absl::OkStatus();
-  return tensorflow::errors::InvalidArgument(name, ": want [", size, "], got ", vector->shape().DebugString());
-}
-
 // The rows of unroll number `unroll` in a tensor [rows, num_unrolls, ...], which has `bytes` bytes per row and unroll.
 inline StridedRows RowsOf(const tensorflow::Tensor& tensor, int64_t bytes, int64_t unroll, int64_t num_unrolls) {
   return {Data(tensor) + unroll * bytes, num_unrolls * bytes};

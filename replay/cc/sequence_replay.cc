@@ -15,6 +15,9 @@ namespace {
 // A sequence of priority 0 would never be sampled again, and if all had this priority, none could be.
 constexpr double kSmallestPriority = 1e-6;
 
+// Powers of large priorities must not overflow, nor must the sum of all weights.
+constexpr double kLargestWeight = 1e280;
+
 // A stream is forgotten when this many sequences, or the capacity if that is more, have come since its last unroll.
 constexpr int64_t kForgottenAfter = 10'000;
 
@@ -235,7 +238,8 @@ Status SequenceReplay::Update(const std::vector<int64_t>& keys, const std::vecto
       ++stale_updates_;
       continue;
     }
-    SetWeight(Slot(keys[i]), std::pow(std::max(priorities[i], kSmallestPriority), options_.priority_exponent));
+    const double weight = std::pow(std::max(priorities[i], kSmallestPriority), options_.priority_exponent);
+    SetWeight(Slot(keys[i]), std::min(weight, kLargestWeight));
   }
   return Status();
 }

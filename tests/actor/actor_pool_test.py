@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import actor_pool
 from scalable_agents.actor import environment_workers
+from scalable_agents.ops import ops
 from scalable_agents.tests.actor import pool_testing
 from scalable_agents.tests.actor import waiting
 
@@ -111,6 +112,35 @@ class ActorPoolTest(parameterized.TestCase):
     self.assertLessEqual(last.batches, last.items)
     self.assertGreater(last.stepping_ns, 0)
     self.assertGreater(last.inference_waiting_ns, 0)
+
+  def test_what_a_worker_steps_is_checked(self):
+    with pool_testing.PlayedPool([{}], 1) as played:
+      for change, message in (
+          ({'worker': [0, 1]}, r'worker: want a scalar, got \[2\]'), ({'socket': []}, 'socket: want a scalar'),
+          ({'actor_ids': [[0]]}, r'actor_ids: want \[1\], got \[1,1\]'),
+          ({'groups': [0, 0]}, r'groups: want \[1\], got \[2\]')):
+        arguments = {'worker': 0, 'socket': -1, 'memory': -1, 'actor_ids': [0], 'level_ids': [0], 'groups': [0]}
+        tensors = {name: tf.constant(value, tf.int32) for name, value in (arguments | change).items()}
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
+          ops.actor_pool_attach(played.pool._handle, **tensors)
+
+  def test_outputs_of_other_types_are_refused(self):
+    with pool_testing.PlayedPool([{}], 1) as played:
+      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'outputs: want int64, int32, int32, float, .*, got '):
+        ops.actor_pool_next_batch(played.pool._handle, newest_frames=False, environment_types=[tf.uint8],
+                                  state_types=[])
+      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'outputs: want int32, int32, int64, .*, got uint8'):
+        ops.actor_pool_next_unroll(played.pool._handle, types=[tf.uint8])
+
+  @parameterized.parameters((8, -1), (8, 5), (3, 0), (8, 2**40))
+  def test_an_action_outside_of_its_slot_is_refused(self, slot_bytes, offset):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError,
+                                f'action_offset: 4 bytes at {offset} are not in a slot of {slot_bytes}'):
+      ops.actor_pool(
+          num_environments=1, unroll_length=1, slot_bytes=slot_bytes, action_offset=offset, environment_types=[],
+          environment_shapes=[], environment_offsets=[], environment_stacks=[], output_types=[tf.int32],
+          output_shapes=[[]], state_types=[], state_shapes=[], completed_capacity=1, environment_timeout_ms=1,
+          long_work_factor=1, barrier='none', dynamic_batching=True, shared_name=ops.unique_name('test'))
 
   def test_wrong_decisions_are_refused(self):
     with pool_testing.PlayedPool([{}], 1) as played:

@@ -136,6 +136,14 @@ class DynamicBatcherOpsTest(parameterized.TestCase):
     with self.assertRaisesRegex(tf.errors.CancelledError, 'Compute was cancelled: Types of inputs must be equal'):
       result()
 
+  @parameterized.parameters(([tf.int32], 'int32'), ([tf.string, tf.string], 'string, string'))
+  def test_outputs_of_another_type_or_number(self, types, got):
+    result = self._compute(1)
+    batch_id, _ = self._get_inputs()
+    ops.dynamic_batcher_set_outputs(self._batcher, batch_id, [tf.zeros([1], dtype) for dtype in types])
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, f'outputs: want {got}, got string'):
+      result()
+
   def test_a_cancelled_get_inputs_ends_everything(self):
     batcher = ops.dynamic_batcher(minimum_batch_size=2, maximum_batch_size=2, timeout_ms=-1,
                                   shared_name=ops.unique_name('test'))
@@ -182,6 +190,11 @@ class DynamicBatcherOpsTest(parameterized.TestCase):
   def test_sizes_are_checked(self, minimum, maximum):
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, f'got {minimum} and {maximum}'):
       ops.dynamic_batcher(minimum_batch_size=minimum, maximum_batch_size=maximum, timeout_ms=0,
+                          shared_name=ops.unique_name('test'))
+
+  def test_a_timeout_that_cannot_be_measured_is_refused(self):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'timeout_ms: want at most 2147483647, got 2147483648'):
+      ops.dynamic_batcher(minimum_batch_size=1, maximum_batch_size=1, timeout_ms=2**31,
                           shared_name=ops.unique_name('test'))
 
 

@@ -349,6 +349,7 @@ class EpisodeReplayTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (dict(unroll_length=0), 'unroll_length, capacity and longest_episode: want at least 1, got 0, 1000 and 27000'),
+      (dict(unroll_length=2**31 - 1), 'unroll_length: want at most 2147483646, got 2147483647'),
       (dict(capacity=0), 'unroll_length, capacity and longest_episode: want at least 1, got 4, 0 and 27000'),
       (dict(longest_episode=0), 'unroll_length, capacity and longest_episode: want at least 1, got 4, 1000 and 0'),
       (dict(done=lambda rows: rows.number), 'done_component: want the index of a component of bool'),

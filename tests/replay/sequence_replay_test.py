@@ -327,6 +327,7 @@ class ReplayTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (dict(geometry=replay_lib.Geometry(-1, 6, 3)), 'burn_in, length and period: .* got -1, 6 and 3'),
+      (dict(geometry=replay_lib.Geometry(2**31 - 7, 6, 3)), 'burn_in and length: want at most 2147483646 steps'),
       (dict(geometry=replay_lib.Geometry(4, 6, 7)), 'period: want at most the length of 6, got 7'),
       (dict(capacity=0), 'capacity: want at least 1, got 0'),
       (dict(priority_exponent=-1.), 'priority_exponent: want at least 0, got -1'),

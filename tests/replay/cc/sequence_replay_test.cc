@@ -170,6 +170,20 @@ TEST(SequenceReplayTest, DrawsInProportionToPowersOfThePriorities) {
   EXPECT_LT(chi_squared, 16.27);  // Exceeded with probability 0.001 at 3 degrees of freedom.
 }
 
+TEST(SequenceReplayTest, PowersOfLargePrioritiesDoNotOverflow) {
+  SequenceReplay replay(TestOptions(kGeometry, 100, 10));
+  const Inserted sequences = SequenceStream(1, {4}).Insert(&replay, 0, 20);
+  SetAll(&replay, sequences, 1e38);
+  std::vector<Sampled> sampled;
+  ASSERT_TRUE(replay.Sample(1000, 1, &sampled).ok());
+  std::set<int64_t> keys;
+  for (const Sampled& one : sampled) {
+    EXPECT_NEAR(one.probability, 0.2, 1e-9);
+    keys.insert(one.sequence->key);
+  }
+  EXPECT_EQ(keys.size(), 5u);
+}
+
 TEST(SequenceReplayTest, WithoutPrioritiesAllAreEquallyLikely) {
   SequenceReplay replay(TestOptions(kGeometry, 100, 0));
   SequenceStream(1, {4}).Insert(&replay, 0, 20);
