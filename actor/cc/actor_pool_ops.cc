@@ -136,9 +136,7 @@ class NextBatchOp : public tensorflow::AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto resource = ResourceOf<PoolResource>(context);
     if (!resource) return done();
-    const auto numbers_and_rows =
-        Types({tensorflow::DT_INT64, tensorflow::DT_INT32, tensorflow::DT_INT32}, resource->fields.environment);
-    OP_REQUIRES_OK_ASYNC(context, CheckOutputTypes(*context, Types(numbers_and_rows, resource->fields.state)), done);
+    OP_REQUIRES_OK_ASYNC(context, CheckOutputTypes(*context, resource->batch_types), done);
     auto pending = std::make_shared<PendingOp>(context, done);
     if (!pending->Begin([resource] { resource->pool.Close("inference was cancelled"); })) return;
     PoolResource* pool = resource.get();  // A plain pointer: the pool owns the callback and outlives it.
@@ -220,7 +218,7 @@ class NextUnrollOp : public tensorflow::AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto resource = ResourceOf<PoolResource>(context);
     if (!resource) return done();
-    OP_REQUIRES_OK_ASYNC(context, CheckOutputTypes(*context, Types({}, resource->components)), done);
+    OP_REQUIRES_OK_ASYNC(context, CheckOutputTypes(*context, resource->unroll_types), done);
     auto pending = std::make_shared<PendingOp>(context, done);
     if (!pending->Begin([resource] { resource->pool.Close("taking unrolls was cancelled"); })) return;
     resource->pool.NextUnroll([pending](const Status& status, Unroll* unroll) {

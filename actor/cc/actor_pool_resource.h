@@ -52,6 +52,9 @@ class PoolResource : public tensorflow::ResourceBase {
     for (size_t i = 0; i < fields.environment.size(); ++i) components.push_back(fields.InUnroll(i));
     for (const Field& field : fields.output) components.push_back(field);
     components.push_back({tensorflow::DT_INT64, {}});  // Parameter version.
+    unroll_types = Types({}, components);
+    batch_types = Types({tensorflow::DT_INT64, tensorflow::DT_INT32, tensorflow::DT_INT32}, fields.environment);
+    batch_types = Types(batch_types, fields.state);
   }
   ~PoolResource() override { pool.Close("the pool was deleted"); }
   std::string DebugString() const override { return "ActorPool"; }
@@ -60,6 +63,7 @@ class PoolResource : public tensorflow::ResourceBase {
   const UnrollLayout layout;
   std::vector<Field> components;  // Of an unroll. From first_row_component on they have unroll_length + 1 rows.
   size_t first_row_component;
+  tensorflow::DataTypeVector batch_types, unroll_types;  // Of the outputs of ActorPoolNextBatch and -NextUnroll.
   ActorPool pool;
 
  private:

@@ -5,6 +5,7 @@
 #include "actor/cc/actor_pool.h"
 #include "actor/cc/actor_pool_resource.h"
 #include "ops/cc/field.h"
+#include "ops/cc/op_helpers.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
@@ -89,7 +90,6 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
   }
 
  private:
-  static constexpr int64_t kMaximumCount = (int64_t{1} << 31) - 2;  // One more row still fits into an int.
   static bool IsCount(int64_t value) { return value >= 1 && value <= kMaximumCount; }
 
   // Checks that stacks can be taken apart.

@@ -16,6 +16,9 @@
 
 namespace scalable_agents {
 
+// The largest number of steps, environments or unrolls that ops take. One more row still fits into an int.
+constexpr int64_t kMaximumCount = (int64_t{1} << 31) - 2;
+
 inline absl::Status ToTensorFlow(const Status& status) {
   switch (status.code()) {
     case StatusCode::kOk:

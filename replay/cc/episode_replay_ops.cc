@@ -1,5 +1,4 @@
 // TensorFlow ops of the replay of episodes. The public Python interface is replay/episode_replay.py.
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -113,9 +112,8 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
     OP_REQUIRES_OK(context, context->GetAttr("unroll_length", &options_.unroll_length));
     OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
     OP_REQUIRES_OK(context, context->GetAttr("longest_episode", &options_.longest_episode));
-    const int longest = std::numeric_limits<int>::max() - 1;  // There is a row more than steps.
-    OP_REQUIRES(context, options_.unroll_length <= longest,
-                InvalidArgument("unroll_length: want at most ", longest, ", got ", options_.unroll_length));
+    OP_REQUIRES(context, options_.unroll_length <= kMaximumCount,
+                InvalidArgument("unroll_length: want at most ", kMaximumCount, ", got ", options_.unroll_length));
     OP_REQUIRES(context, options_.unroll_length >= 1 && options_.capacity >= 1 && options_.longest_episode >= 1,
                 InvalidArgument("unroll_length, capacity and longest_episode: want at least 1, got ",
                                 options_.unroll_length, ", ", options_.capacity, " and ", options_.longest_episode));

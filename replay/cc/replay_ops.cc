@@ -179,10 +179,9 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
     OP_REQUIRES(context, geometry.burn_in >= 0 && geometry.length >= 1 && geometry.period >= 1,
                 InvalidArgument("burn_in, length and period: want at least 0, 1 and 1, got ", geometry.burn_in, ", ",
                                 geometry.length, " and ", geometry.period));
-    const int64_t longest = std::numeric_limits<int>::max() - 1;  // There is a row more than steps.
-    OP_REQUIRES(context, int64_t{geometry.burn_in} + geometry.length <= longest,
-                InvalidArgument("burn_in and length: want at most ", longest, " steps together, got ", geometry.burn_in,
-                                " and ", geometry.length));
+    OP_REQUIRES(context, int64_t{geometry.burn_in} + geometry.length <= kMaximumCount,
+                InvalidArgument("burn_in and length: want at most ", kMaximumCount, " steps together, got ",
+                                geometry.burn_in, " and ", geometry.length));
     OP_REQUIRES(context, geometry.period <= geometry.length,
                 InvalidArgument("period: want at most the length of ", geometry.length, ", got ", geometry.period,
                                 ": steps between two sequences would never be trained"));

@@ -135,7 +135,6 @@ class StepTest(parameterized.TestCase):
       state = new_state
     tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state.network, last)
 
-
   def test_the_lstm_has_a_precision_of_its_own(self):
     agents = [_agent(_config(**settings)) for settings in (
         {}, {'torso_precision': 'bfloat16'}, {'lstm_precision': 'bfloat16'})]
