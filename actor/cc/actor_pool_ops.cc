@@ -127,6 +127,10 @@ absl::Status Attach(OpKernelContext* context, PoolResource* resource) {
   return ToTensorFlow(resource->pool.Attach(worker, socket, memory, environments));
 }
 
+std::function<void()> CloseIfItExists(PoolResource* resource, const char* cause) {
+  return IfItExists(resource, [cause](PoolResource* existing) { existing->pool.Close(cause); });
+}
+
 class NextBatchOp : public tensorflow::AsyncOpKernel {
  public:
   explicit NextBatchOp(tensorflow::OpKernelConstruction* context) : AsyncOpKernel(context) {
@@ -138,7 +142,7 @@ class NextBatchOp : public tensorflow::AsyncOpKernel {
     if (!resource) return done();
     OP_REQUIRES_OK_ASYNC(context, CheckOutputTypes(*context, resource->batch_types), done);
     auto pending = std::make_shared<PendingOp>(context, done);
-    if (!pending->Begin([resource] { resource->pool.Close("inference was cancelled"); })) return;
+    if (!pending->Begin(CloseIfItExists(resource.get(), "inference was cancelled"))) return;
     PoolResource* pool = resource.get();  // A plain pointer: the pool owns the callback and outlives it.
     pool->pool.NextBatch([this, pool, pending](const Status& status, const ActorPool::ActorBatch& batch) {
       pending->Finish(
@@ -220,7 +224,7 @@ class NextUnrollOp : public tensorflow::AsyncOpKernel {
     if (!resource) return done();
     OP_REQUIRES_OK_ASYNC(context, CheckOutputTypes(*context, resource->unroll_types), done);
     auto pending = std::make_shared<PendingOp>(context, done);
-    if (!pending->Begin([resource] { resource->pool.Close("taking unrolls was cancelled"); })) return;
+    if (!pending->Begin(CloseIfItExists(resource.get(), "taking unrolls was cancelled"))) return;
     resource->pool.NextUnroll([pending](const Status& status, Unroll* unroll) {
       pending->Finish([&](OpKernelContext* context) {
         if (!status.ok()) return ToTensorFlow(status);
@@ -241,7 +245,7 @@ class NextFaultOp : public tensorflow::AsyncOpKernel {
     auto resource = ResourceOf<PoolResource>(context);
     if (!resource) return done();
     auto pending = std::make_shared<PendingOp>(context, done);
-    if (!pending->Begin([resource] { resource->pool.Close("watching the workers was cancelled"); })) return;
+    if (!pending->Begin(CloseIfItExists(resource.get(), "watching the workers was cancelled"))) return;
     resource->pool.NextFault([pending](const Status& status, int worker, const std::string& reason) {
       pending->Finish([&](OpKernelContext* context) {
         if (!status.ok()) return ToTensorFlow(status);

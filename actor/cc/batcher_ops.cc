@@ -148,11 +148,11 @@ class GetInputsOp : public tensorflow::AsyncOpKernel {
     auto resource = ResourceOf<BatcherResource>(context);
     if (!resource) return done();
     auto pending = std::make_shared<PendingOp>(context, done);
-    if (!pending->Begin([resource, pending] {
+    if (!pending->Begin(IfItExists(resource.get(), [pending](BatcherResource* batcher) {
           pending->Finish(
               [](OpKernelContext*) { return tensorflow::errors::Cancelled("GetInputs operation was cancelled"); });
-          resource->Close("GetInputs operation was cancelled");
-        })) {
+          batcher->Close("GetInputs operation was cancelled");
+        }))) {
       return;
     }
     BatcherResource* batcher = resource.get();  // A plain pointer: the batcher owns the callback and outlives it.

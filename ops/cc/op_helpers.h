@@ -83,6 +83,16 @@ std::shared_ptr<Resource> ResourceOf(tensorflow::OpKernelContext* context) {
   return std::shared_ptr<Resource>(resource, [](Resource* held) { held->Unref(); });
 }
 
+// Returns a function that calls `work` with the resource, if it still exists. It does not keep the resource. An op that
+// waits passes it to PendingOp::Begin: the thread that ends the wait may belong to the resource, and must not be the
+// one that deletes it, because the resource's destructor waits for that thread.
+template <typename Resource, typename Work>
+std::function<void()> IfItExists(Resource* resource, Work work) {
+  return [weak = tensorflow::core::WeakPtr<Resource>(resource), work] {
+    if (auto held = weak.GetNewRef()) work(held.get());
+  };
+}
+
 // An op that calls Run(context, resource) with the resource of input 0.
 template <typename Resource, absl::Status (*Run)(tensorflow::OpKernelContext*, Resource*)>
 class ResourceOp : public tensorflow::OpKernel {

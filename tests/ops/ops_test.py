@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import os
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -62,6 +63,23 @@ class OpsTest(absltest.TestCase):
     self.assertEmpty(graph.get_operations())
     with self.assertRaises(tf.errors.NotFoundError):
       ops.parameter_snapshot_publish(handle, 1, [tf.constant(1)])
+
+  def test_regression_a_wait_does_not_keep_its_resource(self):
+    """Else a thread of the resource may delete it, which ends the process: the deletion waits for this thread."""
+    wait = tf.function(lambda handle: ops.dynamic_batcher_get_inputs(handle, input_types=[tf.int32]))
+    ended = None
+    while not isinstance(ended, tf.errors.CancelledError):
+      handle = ops.dynamic_batcher(minimum_batch_size=1, maximum_batch_size=2, timeout_ms=-1,
+                                   shared_name=ops.unique_name('test'))
+      owner = _Owner()
+      ops.delete_with(owner, handle)
+      result = waiting.start(wait, handle)
+      time.sleep(0.05)
+      del owner
+      with self.assertRaises((tf.errors.CancelledError, tf.errors.NotFoundError)) as raised:
+        result()
+      ended = raised.exception  # NotFoundError: the deletion came before the wait.
+    self.assertIn('Batcher is closed: the batcher was deleted', ended.message)
 
   def test_a_missing_or_old_library(self):
     specification = importlib.util.find_spec(ops.__name__)
