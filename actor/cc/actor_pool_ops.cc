@@ -1,6 +1,7 @@
 // TensorFlow ops that use an actor pool. The op in actor_pool_resource_op.cc makes the pool.
 #include <string.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
