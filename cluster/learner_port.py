@@ -181,6 +181,8 @@ class LearnerPort:
 
     The greeting is a JSON object. It has the items of `contract` and these:
       incarnation: a random id of this learner's process.
+      saving: whether the run ends after a save. Until `ended`, actor hosts wait, because the save may fail, and then the
+        learner is started again.
       ended: whether the run has ended.
       unwelcome: the incarnations of actor hosts that must leave, because an earlier process has the same number.
 
@@ -188,7 +190,7 @@ class LearnerPort:
       unroll_spec: nest of tf.TensorSpec, the unrolls of the queue.
       parameter_specs: list of tf.TensorSpec, the published parameters.
     """
-    self._greet(incarnation=uuid.uuid4().hex, ended=False, unwelcome=[],
+    self._greet(incarnation=uuid.uuid4().hex, saving=False, ended=False, unwelcome=[],
                 **contract(self.settings, unroll_spec, parameter_specs))
 
   def record_lags(self, updates: int, arrived: Iterable[intake.Arrived]):
@@ -229,12 +231,21 @@ class LearnerPort:
     malformed, self._malformed = self._malformed, 0
     return f'malformed reports ignored: {malformed}, the last one {self._last_malformed}' if malformed else ''
 
+  def announce_save(self):
+    """Tells actor hosts that the run ends after a save, and that they get no answers until then."""
+    self._greet(saving=True)
+
   def announce_end(self):
     """Tells actor hosts that the run has ended."""
     self._greet(ended=True)
 
   def wait_for_farewells(self):
-    """Waits until all known actor hosts have left, for at most some seconds. For a lost host, it waits that long."""
+    """Waits until all known actor hosts have left, for at most some seconds. For a lost host, it waits that long.
+
+    Does not wait if the end was not announced.
+    """
+    if not self._content.get('ended'):
+      return
     began = time.monotonic()
     while time.monotonic() < began + (_FAREWELL_SECONDS if self._hosts() else _LINGER_SECONDS):
       time.sleep(_FAREWELL_TICK_SECONDS)

@@ -22,6 +22,7 @@ from scalable_agents.processes import sessions
 # The time between two attempts to reach a relay. No parameters come during an attempt, and a frozen relay makes it last
 # for ports.ANSWER_SECONDS.
 _RETRY_SECONDS = 20.
+_TRANSFER_SECONDS = 60.  # The longest time for the parameters to arrive: many hosts may ask for them at once.
 
 
 class RelayPort:
@@ -125,7 +126,8 @@ class Relay:
       source, version = self._session.run(self._state)
       parameters = None
       if source.decode() == learner and version > known_version:
-        source, version, parameters = self._session.run(self._latest)
+        source, version, parameters = self._session.run(
+            self._latest, options=tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * _TRANSFER_SECONDS)))
     except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # It has published nothing yet.
       raise sessions.NotReadyError('it has no parameters yet') from error
     if source.decode() != learner:

@@ -161,6 +161,7 @@ class RemoteLearner:
   def _keep_contact(self):
     """Connects, exchanges heartbeats, and reconnects, until the run ends or this object is closed."""
     heard = said = time.monotonic()
+    saves = False  # Whether the learner saves at the end of the run.
     while not self._stop.is_set():
       before = self._connection
       try:
@@ -168,12 +169,14 @@ class RemoteLearner:
         if greeting['ended']:
           self._take_leave()
           return self._on_end()
+        saves = greeting['saving']
         if before is not self._connection and (before or said != heard):
           self._say(f'connected to the learner at {self._address}' + (f' again ({before.failure})' if before else ''))
         elif said != heard:
           self._say(f'the learner at {self._address} answers again')
         heard = said = time.monotonic()
       except (tf.errors.OpError, OSError, sessions.NotReadyError) as error:
+        saves = False
         if self._relay_port:
           self._relay_port.withdraw()
         now = time.monotonic()
@@ -182,7 +185,7 @@ class RemoteLearner:
           self._say(f'no learner at {self._address} for {now - heard:.0f} s: {sessions.reason(error)}')
       if before is not self._connection:
         self._stop.wait(_RETRY_SECONDS)  # Limits the rate of connections that fail at once.
-      self._nudge.wait(ports.BEAT_SECONDS if heard == said else _RETRY_SECONDS)
+      self._nudge.wait(ports.BEAT_SECONDS if heard == said and not saves else _RETRY_SECONDS)
       self._nudge.clear()
     self._take_leave()
 
@@ -195,7 +198,7 @@ class RemoteLearner:
       if self._incarnation in greeting['unwelcome']:
         raise RefusedError(f'{self._address}: another actor host has the same number: give each actor host a --task of '
                            'its own, or start this one again if its number was random')
-      if greeting['ended'] or not connection.failure:
+      if greeting['ended'] or greeting['saving'] or not connection.failure:
         return greeting
     except tf.errors.OpError as error:
       # A frozen learner may recover. Then the unrolls that wait in the connection arrive, so keep it for a while.
@@ -209,7 +212,8 @@ class RemoteLearner:
     """Replaces the connection by a new one. Returns the greeting. Raises if no connection is possible."""
     connection = learner_connection.Connection(self._address, self._graph)
     greeting = connection.greeting
-    if greeting['ended']:
+    if greeting['ended'] or greeting['saving']:
+      connection.close()
       return greeting
     _compare(self._address, self._own, greeting)
     with self._lock:

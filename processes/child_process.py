@@ -98,7 +98,8 @@ class Child:
     process: the running process, from `start` until `reap`; else None.
     code: exit code of the last process, or minus the number of the signal that ended it. None before the first end.
     last_error: the last process's line after 'error: ', or ''.
-    refusal: `last_error` if the last process printed nothing else and exited with code 1; else None.
+    refusal: `last_error` if the last process exited with code 1, and neither it nor an earlier one has printed anything
+      else; else None. A child that has worked before does not refuse: an error at its next start may be a full disk.
   """
 
   def __init__(self, name: str, command: Sequence[str], selector: selectors.BaseSelector, say: Callable[[str], None]):
@@ -111,13 +112,13 @@ class Child:
     self.last_error = ''
     self.refusal = None
     self._early_ends = 0  # In a row.
+    self._has_output = False  # Beside `last_error`, of any of its processes.
 
   def start(self):
     """Starts the process. It has a session of its own, so that only the launcher gets Ctrl-C."""
     self._began = time.monotonic()
     self._unfinished_line = b''
     self.last_error = ''
-    self._has_output = False  # Beside `last_error`.
     self.process = subprocess.Popen(
         self._command, bufsize=0, env=python_path.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))

@@ -38,7 +38,7 @@ class CurveProcess:
     self._process.finish()  # If a picture is being drawn, it is older than the last one, and not needed.
     try:
       learning_curve.draw(self._logdir)
-    except run_directory.RunDirectoryError as error:
+    except Exception as error:  # The run is complete and saved, also without a picture.
       self._report('', str(error))
 
   def _report(self, unused_output: str, reason: str):

@@ -42,7 +42,7 @@ class RunEnd:
     """Waits until the end is reached, or until a signal asks for it. Then the end counts as reached.
 
     With other learners, a signal is not the end yet: all learners must agree in an update. This waits for them for a
-    limited time, and until a second signal at most.
+    limited time, and until a signal after the message about it at most.
     """
     while not self.reached.wait(_SIGNAL_CHECK_SECONDS) and not self.signals.count:
       self._tell_of_waiting()
@@ -64,9 +64,11 @@ class RunEnd:
     """Waits, after `wait`, until the learner's thread has ended. The thread ends after the current update.
 
     After a signal, the time is limited to a few times the longest update so far. So slow updates can end too, and the
-    training since the last checkpoint is not lost. A second signal ends the wait. With other learners, `wait` has
-    waited for the update already, and the longest update may include a wait for them; so the time is
-    UPDATE_PATIENCE_SECONDS.
+    training since the last checkpoint is not lost. With other learners, `wait` has waited for the update already, and
+    the longest update may include a wait for them; so the time is UPDATE_PATIENCE_SECONDS.
+
+    A signal after the message about a long wait ends it. Those before are one request: a service manager may signal a
+    launcher and its runs, and the launcher then signals the runs again.
 
     Without a signal, a lone learner's update ends by itself. An update with other learners gets a minute, because it
     may wait for a learner that has no actors.
@@ -82,18 +84,19 @@ class RunEnd:
     patience = UPDATE_PATIENCE_SECONDS
     if not self.have_peers:
       patience = max(patience, _PATIENCE_UPDATES * self._longest_update)
-    began, asked = time.monotonic(), self.signals.count
-    told = patience <= UPDATE_PATIENCE_SECONDS  # The user is not told of such a short wait.
-    while learner.is_alive() and time.monotonic() - began < patience and self.signals.count == asked:
+    began = time.monotonic()
+    told = None  # The number of signals before the message.
+    while learner.is_alive() and time.monotonic() - began < patience and told in (None, self.signals.count):
       learner.join(_SIGNAL_CHECK_SECONDS)
-      if not told and time.monotonic() - began > UPDATE_PATIENCE_SECONDS:
-        told = True
+      if told is None and UPDATE_PATIENCE_SECONDS < time.monotonic() - began < patience:
+        told = self.signals.count
         self._say(f'waiting up to {patience:.0f} s for the current update, to save it; a second signal ends at once')
 
   def _await_agreement(self):
+    told = self.signals.count
     self._say('the learners end together, with their next update; send a second signal to end without the others')
     deadline = time.monotonic() + _AGREEMENT_SECONDS
-    while not self.reached.wait(_SIGNAL_CHECK_SECONDS) and self.signals.count < 2 and time.monotonic() < deadline:
+    while not self.reached.wait(_SIGNAL_CHECK_SECONDS) and self.signals.count == told and time.monotonic() < deadline:
       pass
 
   def _tell_of_waiting(self):

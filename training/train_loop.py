@@ -93,11 +93,14 @@ class Port(Protocol):
     """Returns a line for the user about malformed reports, or ''."""
     ...
 
+  def announce_save(self) -> None:
+    """Tells the actor hosts that the training is over, and ends after a save."""
+
   def announce_end(self) -> None:
-    """Tells the actor hosts that the training is over."""
+    """Tells the actor hosts that the run has ended."""
 
   def wait_for_farewells(self) -> None:
-    """Waits for the actor hosts to leave."""
+    """Waits for the actor hosts to leave, if they were told of the end."""
 
 
 class Evaluations(Protocol):
@@ -270,31 +273,33 @@ class Trainer:
     learner.start()
     threading.Thread(target=self._watch_machine, name='machine watcher', daemon=True).start()
     self._end.wait()
-    # If an error ended the training, the learner may be started again, and the actor hosts wait for it.
-    ended = self._port if self._port and self._is_well() else None
+    # If an error ended the training, or the save fails, the learner may be started again, and the actor hosts wait for
+    # it.
+    port = self._port if self._port and self._is_well() else None
     self._host.pool.close()
-    if ended:
-      ended.announce_end()
+    if port:
+      port.announce_save()
     self._experience.close()
     self._end.await_update(learner)
     self._host.close()
     if learner.is_alive():  # An update is running, so a checkpoint could hold a half-made update.
       self._log.close_progress()
       self._log.say('ended during an update; run the same command to continue from the last checkpoint')
-      if ended:
-        ended.wait_for_farewells()
+      if port:
+        port.announce_end()
+        port.wait_for_farewells()
       with errors.of_user(environment_workers.WorkerError, inference.PolicyError):
         self._host.check()  # Its error may be what ended the training.
       quiet.leave(0)
     try:
-      self._leave()
+      self._leave(port)
     finally:
       self._saver.close()
       if self._evaluations:
         self._evaluations.close()
       self._log.close()
-      if ended:
-        ended.wait_for_farewells()
+      if port:
+        port.wait_for_farewells()
 
   def _is_well(self):
     """Whether the training ended without an error: all frames were trained, or a signal has reached all learners."""
@@ -306,8 +311,11 @@ class Trainer:
       return False
     return self._error is None
 
-  def _leave(self):
-    """Saves a checkpoint if the state is known to be good, and raises the error that ended the training, if any."""
+  def _leave(self, port):
+    """Saves a checkpoint if the state is known to be good, and raises the error that ended the training, if any.
+
+    Afterwards the actor hosts at the port, if any, are told of the end.
+    """
     if isinstance(self._error, learner_group.LostLearnerError) or (
         self._error and not isinstance(self._error, errors.UserError)):
       raise self._error  # It may have come during an update, so a checkpoint could hold a half-made update.
@@ -320,6 +328,8 @@ class Trainer:
       failure = error
     if not self._was_complete:  # Otherwise the same checkpoint would be written again, perhaps with a large replay.
       self._saver.save(self._write_last_row)
+    if port:
+      port.announce_end()
     self._finish_evaluations()
     self._log.finish_curve()
     self._log.close_progress()

@@ -180,7 +180,7 @@ class Learner:
   """A process with a learner's port, a queue and parameters. `with` ends it, if it has not ended by itself.
 
   The process runs these methods: `take(n)` returns the next n unrolls, stacked; `publish(version)` publishes parameters
-  that all have that value; `size()` returns the size of the queue; `metrics()`, `announce_end()` and
+  that all have that value; `size()` returns the size of the queue; `metrics()`, `announce_save()`, `announce_end()` and
   `wait_for_farewells()` call the port; `close_queue()` closes the queue.
   """
 
@@ -260,7 +260,7 @@ def _serve(pipe, address, settings, precision):
   port.offer(UNROLL_SPEC, PARAMETER_SPECS)
   pipe.send(None)
   commands = {'take': take, 'publish': publish, 'size': queue.size, 'close_queue': queue.close, 'metrics': port.metrics,
-              'announce_end': port.announce_end, 'wait_for_farewells': port.wait_for_farewells}
+              'announce_save': port.announce_save, 'announce_end': port.announce_end, 'wait_for_farewells': port.wait_for_farewells}
   with contextlib.suppress(EOFError):  # Raised when the other end of the pipe is gone.
     while True:
       name, *arguments = pipe.recv()

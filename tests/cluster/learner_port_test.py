@@ -199,6 +199,10 @@ class MetricsTest(parameterized.TestCase):
     with mock.patch.object(learner_port.time, 'monotonic', lambda: seconds[-1]), mock.patch.object(
         learner_port.time, 'sleep', lambda tick: seconds.append(seconds[-1] + tick)):
       _port.wait_for_farewells()
+      self.assertEqual(seconds[-1], 0)  # The run has not ended.
+      _port._content['ended'] = True
+      self.addCleanup(_port._content.pop, 'ended')
+      _port.wait_for_farewells()
       self.assertBetween(seconds[-1], 1, 5)  # An unknown host tries to connect every second.
       seconds.append(0.)
       self._report(3)

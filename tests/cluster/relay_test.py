@@ -136,6 +136,21 @@ class RelayOfThreadsTest(absltest.TestCase):
     session.run.assert_called_once()
     self.assertLen(said, 1)
 
+  def test_regression_parameters_may_take_longer_than_an_answer(self):
+    """If twenty hosts asked at once over a slow network, each gave up and asked the learner."""
+    transfer_seconds = 4 * ports.ANSWER_SECONDS
+
+    def run(nodes, options=None):
+      deadline = options.timeout_in_ms / 1000 if options else ports.ANSWER_SECONDS
+      if len(nodes) == 3 and deadline < transfer_seconds:
+        raise tf.errors.DeadlineExceededError(None, None, 'late')
+      return [b'learner', 7, ['parameters']][:len(nodes)]
+
+    source = relay.Relay('localhost:1', cluster_testing.PARAMETER_SPECS, print)
+    with mock.patch.object(ports, 'check_address'), mock.patch.object(
+        relay.sessions, 'make_session', return_value=mock.Mock(run=run)):
+      self.assertEqual(source.fetch('learner', 0), (7, ['parameters']))
+
 
 if __name__ == '__main__':
   with ending.abrupt_end():

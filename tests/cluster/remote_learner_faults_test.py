@@ -150,6 +150,29 @@ class EndTest(remote_learner_testing.TestCase):
     with self.assertRaisesRegex(remote_learner.RefusedError, '--seed is 2 there and "absent" here'):
       remote.check()
 
+  def test_regression_while_the_learner_saves_the_hosts_wait_for_the_end_or_the_next_learner(self):
+    """They left before the save. If it failed, the learner was started again, and waited for them for ever."""
+    first = self._start_learner()
+    remote = self.connected(self.port)
+    first.announce_save()
+    first.close_queue()
+    end = remote_learner_testing.put(remote, range(20))
+    waiting.wait_until(lambda: remote._connection.failure)
+    late = self.remote(self.port, host=5)
+    time.sleep(4 * remote_learner._RETRY_SECONDS)
+    self.assertEqual((remote.totals().reconnects, self.said), (0, []))
+    self.assertFalse(late.wait_for_parameters(0))
+    self.assertFalse(self.ended.is_set())
+    first.kill()
+    second = self._start_learner()
+    self.check(second.take(20), range(20))
+    end()
+    self.assertTrue(late.wait_for_parameters(waiting.PATIENCE_SECONDS))
+    self.assertEqual(remote.totals()[2:], (1, 0))
+    second.announce_save()
+    second.announce_end()
+    self.assertTrue(self.ended.wait(waiting.PATIENCE_SECONDS))
+
   def test_the_end_of_the_run_ends_the_contact_and_failing_connections_are_made_in_no_rush(self):
     self.enterContext(mock.patch.object(ports, 'ANSWER_SECONDS', 30.))  # The farewell may take as long.
     learner = self._start_learner()

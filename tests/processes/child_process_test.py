@@ -71,6 +71,20 @@ sys.exit(1)''')
     self.assertEqual(child.refusal, '--torso=tall: want one of shallow, deep')
     self.assertEmpty(self.stream.getvalue())
 
+  def test_regression_who_has_worked_before_does_not_refuse(self):
+    """A launcher ends all its children if one refuses its flags, but not because of a disk that is full by now."""
+    file = os.path.join(self.create_tempdir().full_path, 'lives')
+    child, _ = self._live(f'''
+with open({file!r}, 'a+') as lives:
+  if not lives.tell():
+    print('one', file=lives)
+    print('works', flush=True)
+raise SystemExit('error: the disk is full')''')
+    self._live('', child)
+    self.assertEqual(child.reason(), 'with exit code 1 (the disk is full)')
+    self.assertIsNone(child.refusal)
+    self.assertEqual(self.stream.getvalue(), 'child: works\n')
+
   @parameterized.parameters(
       ('pass', 0, 'with exit code 0'), ('raise SystemExit(7)', 7, 'with exit code 7'),
       ('import os; os.kill(os.getpid(), 9)', -9, 'by SIGKILL'))

@@ -52,6 +52,11 @@ class CurveProcessTest(absltest.TestCase):
     child, = children()
     return child
 
+  def test_regression_a_mistake_in_the_last_picture_does_not_end_a_complete_run(self):
+    with absltest.mock.patch.object(learning_curve, 'draw', side_effect=ValueError('no font')):
+      self.curve.finish()
+    self.assertEqual(self.said, ['learning_curve.png could not be drawn: no font'])
+
   def test_a_picture_is_drawn_in_another_process(self):
     self._write_row()
     with absltest.mock.patch.object(learning_curve, 'draw', side_effect=AssertionError('drawn in this process')):

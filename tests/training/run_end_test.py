@@ -54,10 +54,38 @@ class RunEndTest(absltest.TestCase):
   def test_a_second_signal_ends_the_wait_for_others(self):
     end = self._end(have_peers=True)
     signal.raise_signal(signal.SIGINT)
-    signal.raise_signal(signal.SIGINT)
+    told = []
+    end._say = lambda text: (told.append(text), signal.raise_signal(signal.SIGINT))
     with mock.patch.object(run_end, '_AGREEMENT_SECONDS', 1e9):
-      waiting.start(end.wait)()
-    self.assertLen(self.said, 1)
+      end.wait()
+    self.assertLen(told, 1)
+
+  def test_regression_signals_before_the_message_are_one_request(self):
+    """A service manager signals a population and its runs, and the population signals the runs again."""
+    end, goes_on = self._end(have_peers=True), threading.Event()
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+    waiting.start(lambda: (waiting.wait_until(lambda: self.said), end.reached.set()))
+    with mock.patch.object(run_end, '_AGREEMENT_SECONDS', 1e9):
+      end.wait()
+    alone = self._end(have_peers=False)
+    with alone.updating():
+      pass
+    learner = threading.Thread(target=goes_on.wait, daemon=True)
+    learner.start()
+    signal.raise_signal(signal.SIGTERM)
+    join = learner.join
+
+    def signal_again(seconds):
+      signal.raise_signal(signal.SIGTERM)
+      learner.join = join
+      waiting.start(lambda: (waiting.wait_until(lambda: len(self.said) > 1), goes_on.set()))
+      join(seconds)
+
+    learner.join = signal_again
+    with mock.patch.object(run_end, '_PATIENCE_UPDATES', 1e12):
+      alone.await_update(learner)
+    self.assertFalse(learner.is_alive())
 
   def test_the_wait_for_others_is_limited(self):
     end = self._end(have_peers=True)
@@ -113,12 +141,13 @@ class RunEndTest(absltest.TestCase):
     with end.updating():
       pass
     signal.raise_signal(signal.SIGINT)
-    signal.raise_signal(signal.SIGINT)
+    told = []
+    end._say = lambda text: (told.append(text), signal.raise_signal(signal.SIGINT))
     with mock.patch.object(run_end, '_PATIENCE_UPDATES', 1e12):
       end.wait()
       waiting.start(lambda: end.await_update(learner))()  # Neither for 1e12 updates, nor until a third signal.
     self.assertTrue(learner.is_alive())
-    self.assertLen(self.said, 1)
+    self.assertLen(told, 1)
 
   def test_an_update_that_waits_for_other_learners_is_spoken_of(self):
     end = self._end(have_peers=True)

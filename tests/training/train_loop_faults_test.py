@@ -35,6 +35,27 @@ def setUpModule():
 class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
 
   @parameterized.parameters(True, False)
+  def test_regression_actor_hosts_are_told_of_the_end_after_the_last_save(self, succeeds):
+    """They left before it. If it failed, the learner was started again, and waited for them for ever."""
+    port = mock.Mock(unrolls_name='unrolls', parameters_name='parameters', strategy=None, environment_restarts=0,
+                     **{'metrics.return_value': {}, 'warning.return_value': ''})
+    trainer = self.trainer(updates=2, port=port)
+
+    def save(*unused_arguments):
+      port.save()
+      if not succeeds:
+        raise run_directory.RunDirectoryError('the disk is full')
+
+    with mock.patch.object(trainer._saver, 'save', save):
+      if succeeds:
+        trainer.train()
+      else:
+        with self.assertRaisesRegex(run_directory.RunDirectoryError, 'the disk is full'):
+          trainer.train()
+    calls = [name for name, *_ in port.method_calls if name.startswith(('announce', 'save', 'wait'))]
+    self.assertEqual(calls, ['announce_save', 'save'] + ['announce_end'] * succeeds + ['wait_for_farewells'])
+
+  @parameterized.parameters(True, False)
   def test_a_killed_worker_is_replaced(self, synchronous):
     killed = []
 

@@ -8,6 +8,7 @@ from absl.testing import parameterized
 
 from scalable_agents.actor import actor_host
 from scalable_agents.agents import impala
+from scalable_agents.cluster import cluster_config
 from scalable_agents.environments import registry
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.records import learning_curve
@@ -62,7 +63,7 @@ class TrainerTestCase(parameterized.TestCase):
     self.enterContext(mock.patch.object(learning_curve, 'draw'))
 
   def trainer(self, make_learner=None, make_agent=None, logdir=None, updates=3, run=run_config.RunConfig(),
-              num_environments=4, num_workers=1, agent=impala.IMPALA, refresh_steps=0, **settings):
+              num_environments=4, num_workers=1, agent=impala.IMPALA, refresh_steps=0, port=None, **settings):
     """Makes a trainer that ends after `updates` updates, by default each of 4 unrolls of 5 steps."""
     config = agent.config(**dict(
         level_name='catch', torso='shallow', unroll_length=5, batch_size=4, synchronous=True,
@@ -84,8 +85,10 @@ class TrainerTestCase(parameterized.TestCase):
     agent = dataclasses.replace(agent, network=make_agent or agent.network)
     if make_learner:
       object.__setattr__(agent, 'make_learner', make_learner)  # The definition is frozen.
-    trainer = train_loop.Trainer(host, training.job(agent, config, run), self._directory, self.screen,
-                                 refresh_steps=refresh_steps)
+    job = training.job(agent, config, run)
+    if port:
+      job = dataclasses.replace(job, cluster=cluster_config.ClusterConfig())
+    trainer = train_loop.Trainer(host, job, self._directory, self.screen, port=port, refresh_steps=refresh_steps)
     trainer.logdir = run.logdir
     return trainer
 
