@@ -181,7 +181,7 @@ class LearnerPort:
 
     The greeting is a JSON object. It has the items of `contract` and these:
       incarnation: a random id of this learner's process.
-      saving: whether the run ends after a save. Until `ended`, actor hosts wait, because the save may fail, and then the
+      saving: whether the run ends after a save. Actor hosts wait until `ended`, because the save may fail, and then the
         learner is started again.
       ended: whether the run has ended.
       unwelcome: the incarnations of actor hosts that must leave, because an earlier process has the same number.

@@ -260,7 +260,8 @@ def _serve(pipe, address, settings, precision):
   port.offer(UNROLL_SPEC, PARAMETER_SPECS)
   pipe.send(None)
   commands = {'take': take, 'publish': publish, 'size': queue.size, 'close_queue': queue.close, 'metrics': port.metrics,
-              'announce_save': port.announce_save, 'announce_end': port.announce_end, 'wait_for_farewells': port.wait_for_farewells}
+              'announce_save': port.announce_save, 'announce_end': port.announce_end,
+              'wait_for_farewells': port.wait_for_farewells}
   with contextlib.suppress(EOFError):  # Raised when the other end of the pipe is gone.
     while True:
       name, *arguments = pipe.recv()
