@@ -20,6 +20,7 @@ import signal
 import threading
 import time
 from typing import Any, NamedTuple, TextIO
+import zlib
 
 import tensorflow as tf
 
@@ -97,7 +98,9 @@ def evaluate(job: definition.Job, directory: run_directory.Run, screen: TextIO) 
     video.check(run.video)  # An error now is better than after minutes of play.
   selection, seed, loaded = selection_of(job.agent, run), seed_of(job.config.seed), load(directory)
   identity = identify(loaded, run, seed, selection)
-  finished = evaluation_results.FinishedLevels(directory.path, identity, protocol, settings.free_settings(job.protocol))
+  # A run that goes back to an earlier checkpoint makes another one of this name. The index has the tensors' checksums.
+  finished = evaluation_results.FinishedLevels(directory.path, identity | {'index': zlib.crc32(loaded.files['index'])},
+                                               protocol, settings.free_settings(job.protocol))
   played = _missing(levels, finished, screen)
   run = _with_environments(run, [levels[level_id] for level_id in played])
   where = os.path.join(directory.logdir, run_directory.CHECKPOINTS, identity['checkpoint'])
