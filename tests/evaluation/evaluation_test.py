@@ -147,7 +147,7 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
     # Results of another checkpoint do not count.
     left['of']['num_episodes'] = 2
     for of, mean in ((left['of'], 12.5), (left['of'] | {'checkpoint': 'ckpt-7'}, 10.),
-                     (left['of'] | {'index': 7}, 10.)):
+                     (left['of'] | {'index': left['of']['index'] + 1}, 10.)):
       file.write_text(json.dumps(left | {'of': of}), encoding='utf-8')
       summary = self.evaluate(config, run, test_num_episodes=2)
       self.assertEqual([result['mean'] for result in summary['levels'].values()], [mean, 10.])
