@@ -232,7 +232,7 @@ class LearnerPort:
     return f'malformed reports ignored: {malformed}, the last one {self._last_malformed}' if malformed else ''
 
   def announce_save(self):
-    """Tells actor hosts that the run ends after a save, and that they get no answers until then."""
+    """Tells actor hosts that the run ends after a save, and that the queue takes no more unrolls."""
     self._greet(saving=True)
 
   def announce_end(self):

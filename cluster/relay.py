@@ -19,8 +19,8 @@ from scalable_agents.ops import ops
 from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
 
-# The time between two attempts to reach a relay. No parameters come during an attempt, and a frozen relay makes it last
-# for ports.ANSWER_SECONDS.
+# The time between two attempts to reach a relay. No parameters come during an attempt. A frozen relay makes it last for
+# ports.ANSWER_SECONDS, or for _TRANSFER_SECONDS if it freezes while it sends them.
 _RETRY_SECONDS = 20.
 _TRANSFER_SECONDS = 60.  # The longest time for the parameters to arrive: many hosts may ask for them at once.
 

@@ -94,7 +94,7 @@ class Port(Protocol):
     ...
 
   def announce_save(self) -> None:
-    """Tells the actor hosts that the training is over, and ends after a save."""
+    """Tells the actor hosts that the run ends after a save."""
 
   def announce_end(self) -> None:
     """Tells the actor hosts that the run has ended."""
