@@ -61,11 +61,19 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       'the device that computes. The state and the gates are always float32. Ours.', choices=_PRECISIONS)
 
   # The loss.
-  unroll_length: int = setting(20, 'Agent steps per unroll. Table G.1.', at_least=1, at_most=100_000)
-  batch_size: int = setting(32, 'Unrolls per update. Table G.1.', at_least=1, at_most=10_000)
-  discount: float = setting(0.99, 'Discount per agent step (gamma). Table G.1.', at_least=0, at_most=1)
-  baseline_cost: float = setting(0.5, 'Weight of the baseline loss. Table G.1.', at_least=0)
-  entropy_cost: float = setting(0.01, 'Weight of the entropy bonus. Table G.1.', at_least=0)
+  unroll_length: int = setting(
+      20, 'Agent steps per unroll. IMPALA: 20 on Atari (table G.1), 100 on DMLab (table D.3). LASER: 19 and 79 '
+      '(section 5.1).', at_least=1, at_most=100_000)
+  batch_size: int = setting(
+      32, 'Unrolls per update. IMPALA: 32 (tables 1 and G.1). LASER on Atari: 160 (section 5.1).', at_least=1,
+      at_most=10_000)
+  discount: float = setting(
+      0.99, 'Discount per agent step (gamma). IMPALA: 0.99 (tables D.3 and G.1). LASER on Atari: 0.995 (section 5.1).',
+      at_least=0, at_most=1)
+  baseline_cost: float = setting(0.5, 'Weight of the baseline loss. IMPALA: 0.5 (tables D.3 and G.1).', at_least=0)
+  entropy_cost: float = setting(
+      0.01, 'Weight of the entropy bonus. IMPALA: 0.01 on Atari (table G.1), drawn at random on DMLab (table D.1).',
+      at_least=0)
   reward_transform: str = setting(
       'abs_one', 'Transformation of the rewards before learning: abs_one (clip to [-1, 1], table G.1), '
       'soft_asymmetric (released code), optimistic_asymmetric (figure D.1) or none.',
@@ -83,20 +91,24 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
 
   # The optimiser.
   optimizer: str = setting('rmsprop', 'Optimiser: rmsprop (table G.1) or adam (ours).', choices=('rmsprop', 'adam'))
-  learning_rate: float = setting(6e-4, 'Learning rate at the start. Table G.1.', at_least=0)
+  learning_rate: float = setting(
+      6e-4, 'Learning rate at the start. IMPALA: 6e-4 on Atari (table G.1), drawn at random on DMLab (table D.1).',
+      at_least=0)
   learning_rate_decay: bool = setting(
-      True, 'Decay the learning rate linearly to 0 over total_environment_frames. Table G.1.')
+      True, 'Decay the learning rate linearly to 0 over total_environment_frames. IMPALA: yes (table G.1). LASER: not '
+      'in sweeps on Atari (section 5.1).')
   rmsprop_decay: float = setting(
       0.99, 'RMSProp: decay of the mean squared gradient, per update. Released code.', at_least=0, less_than=1)
   rmsprop_momentum: float = setting(0.0, 'RMSProp: momentum. Table G.1.', at_least=0, less_than=1)
   rmsprop_epsilon: float = setting(
-      0.01, 'RMSProp: number added to the mean square under the square root. Table G.1.', more_than=0)
+      0.01, 'RMSProp: number added to the mean square under the square root. IMPALA: 0.01 on Atari (table G.1), '
+      'drawn at random on DMLab (table D.1). LASER on DMLab: 0.1 (section 5.1).', more_than=0)
   adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update. Ours.', at_least=0, less_than=1)
   adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.', at_least=0, less_than=1)
   adam_epsilon: float = setting(1e-8, 'Adam: number added to the root of the second moment. Ours.', more_than=0)
   clip_gradient_norm: float = setting(
       40.0, 'Largest global norm of the gradient; a larger gradient is scaled down to it. 0 for no clipping. '
-      'Table G.1.', at_least=0)
+      'IMPALA: 40 on Atari (table G.1). LASER: none (section 5.1).', at_least=0)
   sweep_index: int = setting(
       runtime_config.NO_SAMPLE, 'Number of a random sample of learning_rate, entropy_cost and rmsprop_epsilon, used '
       f'instead of the flags of these names: 0 to {sweeps.IMPALA.num_samples - 1}, or any number in a population. -1 '
@@ -120,7 +132,8 @@ class ImpalaConfig(ActorCriticConfig):
       'epsilon or none. Section 5.2.2.', choices=('vtrace', 'one_step', 'epsilon', 'none'))
   clip_rho_threshold: float = setting(
       1.0, 'Largest importance weight in the value targets (rho-bar); larger weights are clipped to it. inf for no '
-      'clipping. Section 5.2.2.', at_least=0, at_most=math.inf)
+      'clipping. Section 5.2.2. The theory wants at least clip_c_threshold (section 4.1).', at_least=0,
+      at_most=math.inf)
   clip_pg_rho_threshold: float = setting(
       1.0, 'Largest importance weight in the policy gradient; larger weights are clipped to it. inf for no clipping. '
       'Section 5.2.2.', at_least=0, at_most=math.inf)
@@ -228,7 +241,8 @@ class R2d2Config(runtime_config.RuntimeConfig):
   # The task.
   total_environment_frames: int = setting(
       10_000_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
-      'levels. The paper has 10 billion per level.', at_least=1, at_most=settings.MAX_FRAMES)
+      'levels. The paper has 10 billion per level of DMLab-30 (table 1); its text has no number for Atari.',
+      at_least=1, at_most=settings.MAX_FRAMES)
 
   # The network.
   torso: str = setting('dqn', 'Convolutional network for pixels: dqn (appendix), deep (R2D2+) or shallow.',
@@ -284,7 +298,8 @@ class R2d2Config(runtime_config.RuntimeConfig):
       True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
   samples_per_period: float = setting(
       0.77, 'Sequences learned from per sequence_period new agent steps, rounded by at most 2 %. Section 2.3: '
-      '5 updates of 64 sequences per second, while 256 actors make 416.', at_least=1e-6, at_most=1e6)
+      '5 updates of 64 sequences per second, while 256 actors make 416 on Atari and 208 on DMLab.', at_least=1e-6,
+      at_most=1e6)
   priority_exponent: float = setting(
       0.9, 'Sequences are sampled in proportion to their priority to this power; 0 for uniformly. Section 2.3.',
       at_least=0, at_most=10)
@@ -380,7 +395,8 @@ class LaserConfig(PopArtImpalaConfig):
       at_least=0, less_than=1)
   replay_capacity: int = setting(
       10_000_000, 'Capacity of the replay, in agent steps. The oldest episodes leave it first. On Atari, 10 million '
-      'take 71 GB. Section 5.3.', at_least=1, at_most=settings.MAX_FRAMES)
+      'take 71 GB. Section 5.3, for DMLab-30; for sweeps on Atari the paper states none.', at_least=1,
+      at_most=settings.MAX_FRAMES)
   replay_minimum_size: int = setting(
       10_000, 'Agent steps in the replay before replayed unrolls are learned from. Until then, updates learn from new '
       'unrolls only; with --nolearn_online or another --replay_sampling than episodes, they wait. Ours: the paper '

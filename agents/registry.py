@@ -52,7 +52,9 @@ _POPART_DMLAB30 = _converted(configs.PopArtImpalaConfig, _IMPALA_DMLAB30)
 _REPLAY_SAVE_SECONDS = 600.  # Between two checkpoints, because the replay is saved with each.
 _R2D2_DMLAB30 = preset.Preset(
     AGENTS['r2d2'],
-    configs.R2d2Config(level_name='rooms_watermaze'),
+    configs.R2d2Config(
+        level_name='rooms_watermaze',
+        samples_per_period=1.54),  # Section 2.3: an actor makes half as many steps per second as on Atari.
     _LARGE_ACTION_SET,  # Sections 2.3 and 4.2.
     dataclasses.replace(_DMLAB30_RUN, checkpoint_interval_seconds=_REPLAY_SAVE_SECONDS))
 
@@ -91,6 +93,7 @@ PRESETS = {  # By the name of the binary.
         torso='deep',                              # The 15-layer ResNet of IMPALA.
         reward_transform='optimistic_asymmetric',  # Table 3: that of figure D.1 of the IMPALA paper.
         batch_size=32,
+        samples_per_period=0.77,                   # If the learner makes five updates per second, as that of R2D2.
         target_update_interval=400,
     )),
     'laser_atari57': preset.Preset(

@@ -2,7 +2,7 @@
 
 from scalable_agents.training import sweep
 
-# Espeholt et al. 2018 (IMPALA), section 5.3.1 and table D.1: 24 samples, drawn independently.
+# Espeholt et al. 2018 (IMPALA), section 5.2 and table D.1: 24 samples. That they are drawn independently is ours.
 IMPALA = sweep.Sweep({
     'learning_rate': sweep.LogUniform(5e-6, 5e-3),
     'entropy_cost': sweep.LogUniform(5e-5, 1e-2),

@@ -1,8 +1,9 @@
 """Evaluation on one machine: the latest checkpoint of a run plays whole episodes, and evaluation.json has the results.
 
 The protocol is that of Espeholt et al. 2018. Atari (section 5.3.2): 200 episodes per game from no-op starts, with raw
-rewards; episodes end with the game and not with a life. DMLab-30 (section 5.3.1): 500 episodes per level, which are
-held out from training. Environments play in parallel, each a fixed number of episodes (evaluation/evaluator.py).
+rewards; episodes end with the game and not with a life. DMLab-30 (section 5.3.1): 500 episodes per level, with
+seeds that are held out from training, as in the released code. Environments play in parallel, each a fixed number of
+episodes (evaluation/evaluator.py).
 
 If several levels are played, the results of each finished level are kept in evaluation.unfinished.json. When an
 evaluation is interrupted, the next one plays only the other levels, provided that the checkpoint is still the latest.

@@ -28,17 +28,21 @@ class Protocol:
       at_most=settings.MAX_ACTION_REPEATS)
   noop_max: int = setting(
       atari57.SUITE.noop_max,
-      'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. Section 5.3.2.',
+      'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. IMPALA: 30 (section '
+      '5.3.2). LASER: 37 (appendix D).',
       at_least=0, at_most=_MAX_NOOPS)
   episode_end_on_life_loss: bool = setting(
-      True, 'In training, the loss of a life has discount 0, as if the episode ended. Table G.1.')
+      True, 'In training, the loss of a life has discount 0, as if the episode ended. IMPALA: yes (table '
+      'G.1). R2D2: no (section 2.3).')
   full_action_set: bool = setting(
-      False, 'Use all 18 actions of the Atari 2600, not only those that the game uses. Section 5.3.2.')
+      False, 'Use all 18 actions of the Atari 2600, not only those that the game uses. IMPALA: if it learns several '
+      'games (appendix G). R2D2: always (section 2.3).')
   sticky_actions: bool = setting(
       False, 'The emulator repeats the previous action with probability 0.25. The paper does not do this.')
   max_episode_frames: int = setting(
       atari57.SUITE.max_episode_frames,
-      'Environment frames after which an episode ends (30 minutes of play). The paper states no limit.',
+      'Environment frames after which an episode ends; 108,000 are 30 minutes of play. R2D2 and LASER: 30 minutes '
+      '(appendices). IMPALA: not stated.',
       at_least=1, at_most=_MAX_EPISODE_FRAMES)
 
   def validate(self, levels: Sequence[str]):
@@ -62,7 +66,7 @@ class Protocol:
     """Returns the `protocol` argument of `registry.make_from_json`.
 
     Args:
-      levels: names of the run's levels. With several levels the agent has all 18 actions in each (section 5.3.2).
+      levels: names of the run's levels. With several levels the agent has all 18 actions in each (appendix G).
       training: True for training, False for evaluation.
     Returns:
       {'atari': fields of atari.AtariSettings by name}.

@@ -1,7 +1,7 @@
 """The three terms of the actor-critic loss, and the transformations of rewards.
 
-Espeholt et al. 2018 (IMPALA), sections 4.2 and D.1 for the losses, which are *sums* over time and batch. Figure D.1 and
-table G.1 for the rewards.
+Espeholt et al. 2018 (IMPALA), section 4.2 for the losses, which are *sums* over time and batch (caption of table D.1).
+Figure D.1 and table G.1 for the rewards.
 """
 
 import tensorflow as tf

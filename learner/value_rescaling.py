@@ -22,7 +22,7 @@ def rescale(x: tf.Tensor) -> tf.Tensor:
 def unrescale(x: tf.Tensor) -> tf.Tensor:
   """The inverse of `rescale`: sign(x) (((sqrt(1 + 4 epsilon (|x| + 1 + epsilon)) - 1) / (2 epsilon))^2 - 1).
 
-  Section 2.3 names it h^-1; this is proposition 2 of Pohlen et al. 2018.
+  Section 2.3 names it h^-1; this is proposition A.2 of Pohlen et al. 2018.
 
   Args:
     x: float tensor of any shape, in the scale of the network's values.

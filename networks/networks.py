@@ -319,8 +319,8 @@ def _recurrence(projected, keep, hidden, cell, kernel):
 def instruction_words(instruction: tf.Tensor) -> tf.Tensor:
   """Converts instructions to word numbers. It uses strings, so it runs on the CPU and not in XLA.
 
-  Figure 3: a text is split at white space, and every word is hashed with TensorFlow's fast hash. This needs no
-  vocabulary.
+  As in the released code, a text is split at white space, and every word is hashed with TensorFlow's fast hash. This
+  needs no vocabulary.
 
   Args:
     instruction: uint8 [..., L], UTF-8 texts padded with zeros.
@@ -352,7 +352,7 @@ def with_words(observation, observed: str):
 
 
 class LanguageEncoder(snt.Module):
-  """Figure 3: an embedding of 20 numbers per word and an LSTM of 64 units, of which the last word's output is used."""
+  """An embedding of 20 numbers per word and an LSTM of 64 units (figure 3). The last word's output is used."""
 
   def __init__(self, seeds: Seeds, name: str = 'language'):
     super().__init__(name)

@@ -1,7 +1,7 @@
 """The results of LASER's runs, which the paper measures in training. Schmitt et al. 2020, appendix D and A.3.
 
-A score is the mean return of the last 100 training episodes before a number of frames. The score of a sweep is that of
-its best agent: the one with the highest median score over the levels.
+A score is the mean return of the last 100 training episodes before a number of frames, as appendix D has it for Atari.
+The score of a sweep is that of its best agent: the one with the highest median score over the levels.
 """
 
 from collections.abc import Mapping, Sequence

@@ -19,11 +19,12 @@ _BENCHMARKS = {'atari57': 'Atari-57', 'dmlab30': 'DMLab-30'}
 _KUNG_FU = ('kung_fu_master', 60744.3)  # Table 2 prints 607443.0 for the agent without a sweep.
 _HOW = (
     f'This run: the mean return of the last {training_returns.WINDOW} training episodes of a level before the '
-    "column's number of frames (appendix D), ± the standard deviation over repetitions of the sweep. Of a sweep, the "
-    'best agent counts. An agent is a combination of learning rate and entropy cost. The best one has the highest '
-    f'median score over the levels. "{results.IN_FULL.capitalize()}" means {training_returns.WINDOW} episodes, as many '
-    "frames and agents as in the paper, and the paper's value of every other setting, except swept ones and the "
-    'threshold of the trust region, which the paper does not state. Other differences are named.')
+    "column's number of frames (appendix D; ours on DMLab-30), ± the standard deviation over repetitions of the "
+    'sweep. Of a sweep, the best agent counts. An agent is a combination of learning rate and entropy cost. The best '
+    f'one has the highest median score over the levels. "{results.IN_FULL.capitalize()}" means '
+    f"{training_returns.WINDOW} episodes, as many frames and agents as in the paper, and the paper's value of every "
+    'other setting, except swept ones and the threshold of the trust region, which the paper does not state. Other '
+    'differences are named.')
 
 
 def table(number: str, runs: Sequence[runs_lib.Run]) -> layout.Table:

@@ -47,7 +47,7 @@ class Paper(NamedTuple):
 # counts the frames of all 30 experts together.
 _DMLAB_FRAMES = 10_000_000_000
 _ATARI_FRAMES = 200_000_000  # Per game. Section 5.3.2.
-_SAMPLES = sweeps.IMPALA.num_samples  # Of agents on DMLab-30 without a population. Section 5.3.1.
+_SAMPLES = sweeps.IMPALA.num_samples  # Of agents on DMLab-30 without a population. Table D.1.
 
 AGENTS = {agent.name: agent for agent in (
     Agent('IMPALA, shallow', 'dmlab30', False, 'shallow', True, _DMLAB_FRAMES, 1, 1, samples=_SAMPLES),

@@ -8,7 +8,7 @@ R2D2, PLUS, FEED_FORWARD = 'R2D2', 'R2D2+', 'R2D2, feed-forward'
 ORIGINAL = 'IMPALA, deep (original)'  # The experts of Espeholt et al. 2018.
 _SHALLOW, _DEEP = 'IMPALA, shallow (re-run)', 'IMPALA, deep (re-run)'
 
-_FRAMES = 10_000_000_000  # Per level. Caption of table 1.
+_FRAMES = 10_000_000_000  # Per level. Caption of table 1, of DMLab-30; for Atari the text has none.
 _POLICY = ('test_policy', 'epsilon 0.001')  # The paper does not name an epsilon. This is the default of the binaries.
 _ATARI = (('full_action_set', True), ('episode_end_on_life_loss', False), _POLICY)
 _ACTIONS = ('action_set', 'popart')

@@ -311,6 +311,11 @@ class ConfigTest(parameterized.TestCase):
   def test_the_defaults_are_the_papers(self):
     config = configs.R2d2Config()
     self.assertEqual(round(configs.unrolls_per_batch(config)), 83)  # 64 sequences at a ratio of 0.77.
+    # Section 2.3: five updates of 64 sequences per second, and 256 actors of 260 frames per second (DMLab: 130).
+    for name, frames in (('r2d2_atari57', 260), ('r2d2_dmlab30', 130)):
+      with self.subTest(name):
+        made = 256 * frames / 4 / config.sequence_period
+        self.assertAlmostEqual(registry.PRESETS[name].config.samples_per_period, 5 * 64 / made, delta=0.005)
     self.assertEqual(4 * r2d2.R2D2.steps_between_fetches(config), 400)  # Frames. Table 2.
     configs.validate_r2d2(config)
     configs.validate_r2d2(registry.PRESETS['r2d2_plus_dmlab30'].config)
