@@ -242,7 +242,7 @@ class ActorHost:
     ids = np.arange(self.num_environments, dtype=np.int32) + self._first_actor_id
     return inference.Actors(ids, places_of(self.level_ids, self._first_actor_id, self._place_offset))
 
-  def start(self, parameters: parameters_lib.Parameters, put: Callable[[unroll_lib.Unroll], Any],
+  def start(self, parameters: parameters_lib.ParameterSnapshot, put: Callable[[unroll_lib.Unroll], Any],
             on_end: Callable[[], None], selection: acting.Selection = acting.Selection()):
     """Starts the pool and the threads of the loops.
 

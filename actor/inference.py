@@ -77,7 +77,7 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
   Args:
     pool: actor_pool.ActorPool.
     agent: this loop's copy of the agent; its acting variables are overwritten.
-    parameters: a parameters.Parameters.
+    parameters: a parameters.ParameterSnapshot.
     seed: seed of random actions.
     device: the device that computes the network.
     actors: the pool's actors.

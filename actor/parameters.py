@@ -5,27 +5,10 @@ learner publishes a vector of tensors in one step, and a reader gets a vector in
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import tensorflow as tf
 
 from scalable_agents.ops import ops
-
-
-class Parameters(Protocol):
-  """Where inference gets the parameters from: a ParameterSnapshot of this process, or a learner in another one."""
-
-  def latest(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Returns the version, int64 [], and the parameters, in the order of Agent.acting_variables. Runs in a graph."""
-    ...
-
-  def hold(self, holders) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """As `latest`, but returns the version that these holders hold; see ParameterSnapshot.hold. Runs in a graph."""
-    ...
-
-  def let_go(self, holders) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """As `hold`, but the holders hold nothing afterwards."""
-    ...
 
 
 def sent_specs(specs: Sequence[tf.TensorSpec], precision: str) -> list[tf.TensorSpec]:
@@ -49,7 +32,7 @@ def cast(parameters: list[tf.Tensor], types: tuple[tf.DType, ...]) -> list[tf.Te
 
 
 class ParameterSnapshot:
-  """The latest published parameters and their version. Thread-safe."""
+  """The latest published parameters, in the order of Agent.acting_variables, and their version. Thread-safe."""
 
   def __init__(self, specs, device: str = '/CPU:0', shared_name: str = ''):
     """Publishes nothing yet.

@@ -115,13 +115,6 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       'for no sample. Table D.1.', at_least=runtime_config.NO_SAMPLE, at_most=settings.MAX_SEED)
 
 
-def validate_actor_critic(config: ActorCriticConfig) -> None:
-  """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
-  settings.check(config)
-  if not config.level_name:
-    raise ValueError('--level_name=: want the name of a level')
-
-
 @dataclasses.dataclass(frozen=True)
 class ImpalaConfig(ActorCriticConfig):
   """The actor-critic's hyper-parameters, and those of off-policy learning."""
@@ -167,7 +160,7 @@ class ImpalaConfig(ActorCriticConfig):
 
 def validate_impala(config: ImpalaConfig) -> None:
   """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
-  validate_actor_critic(config)
+  settings.check(config)
   online, replayed = config.split_batch()
   if not online or bool(replayed) != (config.replay_share > 0):
     raise ValueError(f'--replay_share={config.replay_share:g}: a batch of {config.batch_size} unrolls would have '
@@ -193,7 +186,7 @@ class A2cConfig(ActorCriticConfig):
 
 def validate_on_policy(config: ActorCriticConfig) -> None:
   """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
-  validate_actor_critic(config)
+  settings.check(config)
   if config.policy_lag:
     raise ValueError(f'--policy_lag={config.policy_lag}: want 0; the on-policy loss does not correct for stale '
                      'parameters')
@@ -349,8 +342,6 @@ class R2d2Config(runtime_config.RuntimeConfig):
 def validate_r2d2(config: R2d2Config) -> None:
   """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
   settings.check(config)
-  if not config.level_name:
-    raise ValueError('--level_name=: want the name of a level')
   if config.sequence_period > config.sequence_length:
     raise ValueError(f'--sequence_period={config.sequence_period}: want at most --sequence_length='
                      f'{config.sequence_length}, so that every step is trained')
@@ -438,10 +429,7 @@ def validate_laser(config: LaserConfig) -> None:
     raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most half of --replay_capacity='
                      f'{config.replay_capacity}')
   if config.shared_replay:
-    try:
-      ports.split_address(config.shared_replay)
-    except ValueError as error:
-      raise ValueError(f'--shared_replay={error}') from error
+    ports.split_address(config.shared_replay, 'shared_replay')
     if config.replay_sampling != 'episodes' or not config.replay_share:
       raise ValueError(f'--shared_replay={config.shared_replay}: want --replay_sampling=episodes and a --replay_share '
                        'above 0: agents share whole episodes, because their recurrent states and priorities differ')

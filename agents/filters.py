@@ -69,7 +69,7 @@ def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
 
 def main():
   """Reads the flags, plays, and prints the shares."""
-  config = run_flags.config_from_flags(FiltersConfig, settings.check)
+  config = run_flags.config_from_flags(FiltersConfig)
   if not config.logdir:
     raise errors.UserError('--logdir: want the directory of a run')
   policy = python_api.load(config.logdir, seed=config.seed, agent=config.agent)

@@ -262,7 +262,7 @@ def tuned(config: configs.ActorCriticConfig) -> dict[str, bool]:
 
 
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.ImpalaConfig, seed: int,
-                    unused_parameters: parameters_lib.Parameters) -> experience.Experience:
+                    unused_parameters: parameters_lib.ParameterSnapshot) -> experience.Experience:
   """Makes the experience: a queue, so that unrolls are learned from once, and perhaps a replay (section 5.2.2)."""
   if not config.replay_share:
     return experience.QueueExperience(intake, config.batch_size)

@@ -83,7 +83,7 @@ def tuned(config: configs.LaserConfig) -> dict[str, bool]:
 
 
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.LaserConfig, seed: int,
-                    parameters: parameters_lib.Parameters) -> experience.Experience:
+                    parameters: parameters_lib.ParameterSnapshot) -> experience.Experience:
   """Makes the experience, a queue and a replay; see Definition."""
   num_new, num_replayed = config.split_batch()
   if not num_replayed:

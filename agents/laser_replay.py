@@ -48,10 +48,7 @@ def validate(config: ReplayConfig):
   settings.check(config)
   if not config.logdir:
     raise ValueError('--logdir=: want a folder')
-  try:
-    ports.split_address(config.shared_replay)
-  except ValueError as error:
-    raise ValueError(f'--shared_replay={error}') from error
+  ports.split_address(config.shared_replay, 'shared_replay')
 
 
 def main():

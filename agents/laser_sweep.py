@@ -65,10 +65,7 @@ def validate(config: SweepConfig):
   if not config.logdir:
     raise ValueError('--logdir=: want a folder')
   if config.print_commands:
-    try:
-      ports.split_address(config.print_commands)
-    except ValueError as error:
-      raise ValueError(f'--print_commands={error}') from error
+    ports.split_address(config.print_commands, 'print_commands')
 
 
 def flags_of(config: SweepConfig, index: int) -> list[str]:

@@ -290,9 +290,7 @@ def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0
     run = _stored_run(stored.manifest.agent, stored.manifest.flags, agent, logdir)
   else:
     run = read(logdir, agent)
-    stored = checkpoint.load(run_directory.path(logdir, run_directory.CHECKPOINTS))
-    if not stored:
-      raise errors.UserError(f'{logdir}: there is no checkpoint: train first')
+    stored = evaluation.load(logdir, logdir)
   how = run_config.RunConfig(test_policy=selection, test_epsilon=epsilon)
   with errors.of_user(ValueError):
     settings_lib.check(how)

@@ -182,9 +182,9 @@ def evaluate(config: HistoryConfig, stored: python_api.StoredRun, level_id: int,
     agents.append(RestrictedAgent(cast(r2d2.Agent, make_agent()), stored.config, history))
     return agents[-1]
 
-  loaded, screen = evaluation.load(directory), quiet.screen()
+  loaded, screen = evaluation.load(directory.path, directory.logdir), quiet.screen()
   seed = evaluation.seed_of(stored.config.seed)
-  with evaluation.explaining(loaded.path), contextlib.closing(
+  with evaluation.explaining(directory.logdir, loaded), contextlib.closing(
       actor_host.ActorHost(stored.levels, stored.protocol, run, seed, screen, played=[level_id])) as host:
     make_agent = r2d2.R2D2.maker(host, stored.levels, stored.config)
     evaluator = evaluation.play(evaluation.restore(make_agent, loaded, host.device), make_restricted,

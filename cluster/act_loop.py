@@ -82,7 +82,7 @@ class ActLoop:
       while not self._is_over() and not self._learner.wait_for_parameters(_SIGNAL_CHECK_SECONDS):
         pass
       if not self._is_over():
-        self._host.start(self._learner, self._learner.put, self._stop.set)
+        self._host.start(self._learner.parameters, self._learner.put, self._stop.set)
       shown = time.monotonic()
       while not self._is_over():
         self._stop.wait(_SIGNAL_CHECK_SECONDS)

@@ -13,7 +13,6 @@ from scalable_agents.processes import ports
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
-JOBS = ('learner', 'actor')
 AUTO, PAPER, UNROLL = 'auto', 'paper', 'unroll'  # Values of --parameter_refresh.
 _MAX_REFRESH_STEPS = 1_000_000
 _MAX_LEARNERS = 64  # Learners of one process. Each has a GPU.
@@ -39,7 +38,7 @@ class ClusterConfig:
   job_name: str = setting(
       '', 'The role of this process in a cluster: learner, or actor for an actor host. An actor host runs environments '
       'for a learner in another process and writes no files. Empty: everything runs on this machine, and no port is '
-      'opened.', free=True, choices=('', *JOBS))
+      'opened.', free=True, choices=('', 'learner', 'actor'))
   learner_addresses: str = setting(
       '', 'HOST:PORT of the learner, or of several learners with commas between them. A learner opens its port on all '
       'network interfaces without authentication, so use private networks only.', free=True, kind=_learners)
@@ -83,10 +82,7 @@ def validate(config: ClusterConfig) -> None:
   require(bool(config.job_name) == bool(config.learner_addresses), 'learner_addresses',
           'HOST:PORT of the learner together with --job_name, or neither of them on a single machine')
   for address in config.learner_addresses.split(',') if config.job_name else []:
-    try:
-      ports.split_address(address)
-    except ValueError as error:
-      raise ValueError(f'--learner_addresses={error}') from error
+    ports.split_address(address, 'learner_addresses')
   require(not config.job_name or _all_differ(config.learner_addresses.split(',')), 'learner_addresses',
           'a different address for each learner')
   require(config.job_name != 'learner' or config.task < len(config.learner_addresses.split(',')), 'task',
@@ -97,10 +93,7 @@ def validate(config: ClusterConfig) -> None:
   for name in ('relay_port', 'parameters_from'):
     require(config.job_name == 'actor' or not getattr(config, name), name, 'it only with --job_name=actor')
   if config.parameters_from:
-    try:
-      ports.split_address(config.parameters_from)
-    except ValueError as error:
-      raise ValueError(f'--parameters_from={error}') from error
+    ports.split_address(config.parameters_from, 'parameters_from')
     require(_all_differ([config.parameters_from, *config.learner_addresses.split(',')]), 'parameters_from',
             'the address of an actor host with --relay_port, not of a learner')
   refresh = config.parameter_refresh

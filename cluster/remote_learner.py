@@ -48,7 +48,11 @@ class Totals(NamedTuple):
 
 
 class RemoteLearner:
-  """Takes unrolls (`put`) and gives parameters (`latest`). Graphs may call both. Neither call uses the network."""
+  """Takes unrolls (`put`) and keeps the latest parameters. Graphs may use both, and neither waits for the network.
+
+  Attributes:
+    parameters: the parameters.ParameterSnapshot of those that arrived last.
+  """
 
   def __init__(self, address: str, task: int, settings: dict[str, Any], unroll_spec, parameter_specs,
                queue_size: int, is_due: Callable[[], bool], make_report: Callable[[Totals], learner_port.Report],
@@ -84,7 +88,7 @@ class RemoteLearner:
     size = ops.num_bytes(unroll_spec)
     largest_push = max(1, min(largest_push or learner_connection.LARGEST_PUSH, _PUSH_BYTES // size))
     self._lanes = [outbox.Lane(unroll_spec, largest_push) for _ in range(_PUSHERS)]
-    self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs, device)
+    self.parameters = parameters_lib.ParameterSnapshot(parameter_specs, device)
     self._types = tuple(spec.dtype for spec in parameter_specs)
     self._sent_specs = parameters_lib.sent_specs(parameter_specs, parameter_precision)
     self._graph = learner_connection.make_graph(task, tf.nest.flatten(unroll_spec), self._sent_specs, queue_size)
@@ -110,18 +114,6 @@ class RemoteLearner:
   def put(self, unroll):
     """Takes an unroll, also in a graph. Waits for room. Raises CancelledError once this is closed."""
     return outbox.put(self._lanes, unroll)
-
-  def latest(self):
-    """Returns the version and the parameters that arrived last; see ParameterSnapshot."""
-    return self._snapshot.latest()
-
-  def hold(self, holders):
-    """Returns the version and the parameters that the holders hold; see ParameterSnapshot."""
-    return self._snapshot.hold(holders)
-
-  def let_go(self, holders):
-    """As `hold`, but the holders hold nothing afterwards; see ParameterSnapshot."""
-    return self._snapshot.let_go(holders)
 
   def totals(self) -> Totals:
     with self._lock:
@@ -302,7 +294,7 @@ class RemoteLearner:
     with self._lock:
       if parameters is not None and connection is self._connection:  # A newer connection may have newer ones.
         connection.latest_version = version
-        self._snapshot.publish(version, parameters_lib.cast(parameters, self._types))
+        self.parameters.publish(version, parameters_lib.cast(parameters, self._types))
         if self._relay_port:
           self._relay_port.publish(connection.greeting['incarnation'], self._sent_specs, version, parameters)
         self._ready.set()

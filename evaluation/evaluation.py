@@ -97,15 +97,15 @@ def evaluate(job: definition.Job, directory: run_directory.Run, screen: TextIO) 
   protocol = job.protocol.environments(job.levels, training=False)
   if run.video:
     video.check(run.video)  # An error now is better than after minutes of play.
-  selection, seed, loaded = selection_of(job.agent, run), seed_of(job.config.seed), load(directory)
+  loaded = load(directory.path, directory.logdir)
+  selection, seed = selection_of(job.agent, run), seed_of(job.config.seed)
   identity = identify(loaded, run, seed, selection)
   # A run that goes back to an earlier checkpoint makes another one of this name. The index has the tensors' checksums.
   finished = evaluation_results.FinishedLevels(directory.path, identity | {'index': zlib.crc32(loaded.files['index'])},
                                                protocol, settings.free_settings(job.protocol))
   played = _missing(levels, finished, screen)
   run = _with_environments(run, [levels[level_id] for level_id in played])
-  where = os.path.join(directory.logdir, run_directory.CHECKPOINTS, identity['checkpoint'])
-  with explaining(where), contextlib.closing(
+  with explaining(directory.logdir, loaded), contextlib.closing(
       actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)) as host:
     print(devices.describe(acts=host.device), file=screen, flush=True)
     make_agent = job.agent.maker(host, levels, job.config)
@@ -127,19 +127,31 @@ def evaluate(job: definition.Job, directory: run_directory.Run, screen: TextIO) 
 
 
 @contextlib.contextmanager
-def explaining(checkpoint_path):
-  """Raises errors of environments and of the policy as errors that the user can correct."""
-  with errors.of_user(environment_workers.WorkerError), errors.of_user(
-      inference.PolicyError, prefix=f'{checkpoint_path}: '):
+def explaining(logdir: str, loaded: checkpoint.Loaded):
+  """Raises errors of environments and of the policy as errors that the user can correct.
+
+  Args:
+    logdir: the run directory as the user has named it.
+    loaded: the checkpoint that is played.
+  """
+  with errors.of_user(environment_workers.WorkerError), errors.of_user(inference.PolicyError, prefix=os.path.join(
+      logdir, run_directory.CHECKPOINTS, os.path.basename(loaded.path)) + ': '):
     yield
 
 
-def load(directory: run_directory.Run) -> checkpoint.Loaded:
-  """Reads the latest checkpoint of a run. Raises UserError if there is none, or CheckpointError if it is damaged."""
-  loaded = checkpoint.load(run_directory.path(directory.path, run_directory.CHECKPOINTS))
+def load(directory: str, logdir: str) -> checkpoint.Loaded:
+  """Reads the latest checkpoint of a run.
+
+  Args:
+    directory: the run directory.
+    logdir: the same, as the user has named it.
+  Raises:
+    errors.UserError: there is no checkpoint.
+    checkpoint.CheckpointError: the checkpoint is damaged.
+  """
+  loaded = checkpoint.load(run_directory.path(directory, run_directory.CHECKPOINTS))
   if not loaded:
-    raise errors.UserError(
-        f'{directory.logdir}: there is no checkpoint to evaluate: train first, or choose another --logdir')
+    raise errors.UserError(f'{logdir}: there is no checkpoint: train first, or choose another --logdir')
   return loaded
 
 
@@ -248,12 +260,11 @@ class _Progress(progress_lib.Line):
   def update(self, last=False):
     """Shows the progress: on a terminal at every call, elsewhere once per interval and at the last call."""
     now = time.monotonic()
-    frames = self._host.pool.statistics().steps * self._host.specification.frames_per_step
-    text = (f'{self._evaluator.num_played:,} of {self._evaluator.num_episodes:,} episodes, '
-            f'{frames / max(now - self._began, 1e-9):,.0f} frames/s')
     if self._bar is not None:
       self._bar.n = self._evaluator.num_played
-      self._bar.set_description_str(text, refresh=True)
-    elif last or now - self._said >= self._interval_seconds:
-      self._said = now
-      self.message(text)
+    elif not last and now - self._said < self._interval_seconds:
+      return
+    self._said = now
+    frames = self._host.pool.statistics().steps * self._host.specification.frames_per_step
+    self.show(f'{self._evaluator.num_played:,} of {self._evaluator.num_episodes:,} episodes, '
+              f'{frames / max(now - self._began, 1e-9):,.0f} frames/s')

@@ -37,9 +37,7 @@ import tensorflow as tf
 from scalable_agents.actor import actor_host
 from scalable_agents.evaluation import evaluation
 from scalable_agents.evaluation import evaluation_results
-from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
-from scalable_agents.records import run_directory
 from scalable_agents.training import run_config
 
 
@@ -51,14 +49,11 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
   """
   agent, run = python_path.load(request['agent']), run_config.RunConfig(**request['run'])
   config = agent.config(**request['config'])
-  loaded = checkpoint.load(run_directory.path(request['directory'], run_directory.CHECKPOINTS))
-  if not loaded:
-    raise errors.UserError(f'{request["logdir"]}: there is no checkpoint')
-  where = os.path.join(request['logdir'], run_directory.CHECKPOINTS, os.path.basename(loaded.path))
+  loaded = evaluation.load(request['directory'], request['logdir'])
   levels, seed = request['levels'], evaluation.seed_of(config.seed)
   selection, results, trained = evaluation.selection_of(agent, run), {}, {}
   for level_id in range(len(levels)):
-    with evaluation.explaining(where), contextlib.closing(
+    with evaluation.explaining(request['logdir'], loaded), contextlib.closing(
         actor_host.ActorHost(levels, request['protocol'], run, seed, played=[level_id])) as host:
       make_agent = agent.maker(host, levels, config)
       policy = evaluation.restore(make_agent, loaded, host.device)

@@ -108,7 +108,7 @@ class SequenceExperience(experience.ReplayingExperience):
     num_rows = intake.unroll_spec.parameter_version.shape[0]  # Each gets a place for a state; see _states_of_rows.
     unroll_bytes = ops.num_bytes(intake.unroll_spec) + num_rows * ops.num_bytes(state)
     memory.check_replay(
-        replay_lib.memory_bytes(row, state, settings.geometry, settings.capacity, num_streams=0,
+        replay_lib.memory_bytes(row, state, settings.geometry, settings.capacity,
                                 num_states=len(settings.state_offsets)), settings.capacity, 'sequences',
         replay_lib.batch_bytes(row, stacks, settings.geometry, settings.batch_size), settings.batch_size,
         settings.unrolls_per_batch * unroll_bytes,

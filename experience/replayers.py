@@ -33,7 +33,7 @@ class Replayers(unroll_replay.Replay):
 
   def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int],
                replay: episode_replay.EpisodeReplay | shared_replay.SharedReplay, number: int, agent: Any,
-               parameters: parameters_lib.Parameters, minimum_size: int, must_fill: bool = False):
+               parameters: parameters_lib.ParameterSnapshot, minimum_size: int, must_fill: bool = False):
     """Makes the replayers.
 
     Args:

@@ -89,8 +89,8 @@ class UnrollReplay(Replay):
     geometry = replay_lib.Geometry(burn_in=0, length=self._length, period=self._length, cross_episodes=True)
     self._state_spec = unroll_spec.agent_state
     number = max(capacity // self._length, 1)
-    memory.check_replay(replay_lib.memory_bytes(row, self._state_spec, geometry, number, num_streams=0), capacity,
-                        'agent steps', replay_lib.batch_bytes(row, stacks, geometry, batch_size), batch_size)
+    memory.check_replay(replay_lib.memory_bytes(row, self._state_spec, geometry, number), capacity, 'agent steps',
+                        replay_lib.batch_bytes(row, stacks, geometry, batch_size), batch_size)
     self._replay = replay_lib.SequenceReplay(
         row, self._state_spec, geometry, number, done=lambda rows: rows.environment_output.done, frame_stacks=stacks,
         priority_exponent=priority_exponent)
@@ -145,15 +145,12 @@ class UnrollReplay(Replay):
 
   def is_ready(self) -> bool:
     """See Replay."""
-    return self._size() >= self._minimum_size
-
-  def _size(self):
-    """Returns the number of agent steps in the replay."""
-    return self._replay.statistics().size * self._length
+    return self._replay.statistics().size * self._length >= self._minimum_size
 
   def metrics(self) -> dict[str, Any]:
     """See Replay."""
-    counts, size = self._replay.statistics(), self._size()
+    counts = self._replay.statistics()
+    size = counts.size * self._length
     return {'replay_size': size, 'replay_filled': min(size / self._minimum_size, 1.),
             'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
             'replay_stale_updates': counts.stale_updates, 'unrolls_replayed': counts.sampled}

@@ -50,6 +50,8 @@ class Protocol:
         raise ValueError(f'--level_name: {level} is an Atari game, whose programs end in _atari57')
     try:
       dmlab_settings = dmlab.DmlabSettings(**self.environments(levels, training=True)['dmlab'])
+      if dmlab_settings.level_cache:
+        level_cache.check(dmlab_settings.level_cache)
     except ValueError as error:
       raise ValueError(f'--{error}') from error
     try:
@@ -58,11 +60,6 @@ class Protocol:
           dmlab.check_level(level, dmlab_settings)
     except ValueError as error:
       raise ValueError(f'--level_name: {error}') from error
-    try:
-      if dmlab_settings.level_cache:
-        level_cache.check(dmlab_settings.level_cache)
-    except ValueError as error:
-      raise ValueError(f'--{error}') from error
 
   def environments(self, unused_levels: Sequence[str], training: bool) -> dict[str, Any]:
     """Returns the `protocol` argument of `registry.make_from_json`.

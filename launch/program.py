@@ -113,7 +113,7 @@ def _read_flags(preset, agent) -> definition.Job:
     config = run_flags.config_from_flags(agent.config, agent.validate)
     with errors.of_user(ValueError):
       run_settings = agent.complete_run(config, run_settings)
-  population = run_flags.config_from_flags(population_config.PopulationConfig, population_config.validate, stored)
+  population = run_flags.config_from_flags(population_config.PopulationConfig, stored=stored)
   config = _with_sample(agent, config, population.population_size > 1)
   protocol = run_flags.config_from_flags(type(preset.protocol), stored=stored)
   if cluster.job_name and config.barrier != 'none':
@@ -150,15 +150,15 @@ def _with_sample(agent, config, is_member):
   Without a population, the sample must be one of the sweep's own. In a population it may have any number, so that
   several populations start differently.
   """
-  num_samples = agent.sweep.num_samples
   if config.sweep_index == runtime_config.NO_SAMPLE:
     return config
+  num_samples = agent.sweep.num_samples
   if config.sweep_index >= num_samples and not is_member:
     raise errors.UserError(f'--sweep_index={config.sweep_index}: want 0 to {num_samples - 1}, or '
                            f'{runtime_config.NO_SAMPLE} for no sample')
   sample = agent.sweep.draw(config.sweep_index)
-  for name in run_flags.present(sample):
-    raise errors.UserError(f'--{name}: --sweep_index={config.sweep_index} draws it; leave one of the two out')
+  if given := run_flags.present(sample):
+    raise errors.UserError(f'--{given[0]}: --sweep_index={config.sweep_index} draws it; leave one of the two out')
   return dataclasses.replace(config, **sample)
 
 

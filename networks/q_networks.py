@@ -77,10 +77,7 @@ class QNetwork(snt.Module):
     self._dense = networks.Linear(_HIDDEN, seeds, 'dense') if dense_before_lstm else None
     self._language = networks.LanguageEncoder(seeds) if 'instruction' in observation else None
     # The first call of a layer creates its variables.
-    spec = observation[self._observed]
-    zeros = {self._observed: tf.zeros([1, *spec.shape], spec.dtype),
-             'words': tf.zeros([1, networks.INSTRUCTION_WORDS], tf.int32)}
-    features = self._features(zeros)
+    features = self._features(self.prepare(acting.example_input(observation).observation))
     self.input_size = features.shape[-1] + 1 + num_actions
     self.core = (networks.LSTMCore(self.input_size, _HIDDEN, seeds, networks.compute_type(lstm_precision))
                  if use_lstm else None)

@@ -23,11 +23,6 @@ class PopulationConfig:
       at_most=settings.MAX_FRAMES)
 
 
-def validate(config: PopulationConfig):
-  """Raises ValueError for an invalid setting, with one line: the flag, its value and the allowed values."""
-  settings.check(config)
-
-
 def validate_member(config: PopulationConfig, learning_rate_decay: bool, logdir: str):
   """Raises ValueError with one line if a run with these settings cannot be a member of its population."""
   if config.population_size == 1:

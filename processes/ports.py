@@ -11,11 +11,11 @@ class PortError(Exception):
   """The port cannot be used. The message is one line: the problem, its place and the remedy."""
 
 
-def split_address(address: str) -> tuple[str, int]:
-  """Returns host and port. Raises ValueError if the address is not HOST:PORT."""
+def split_address(address: str, flag: str = '') -> tuple[str, int]:
+  """Returns host and port. Raises ValueError if the address is not HOST:PORT; the message names the flag, if given."""
   host, _, port = address.rpartition(':')
   if not host or any(map(str.isspace, host)) or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 1 << 16:
-    raise ValueError(f'{address}: want HOST:PORT')
+    raise ValueError((f'--{flag}=' if flag else '') + f'{address}: want HOST:PORT')
   return host, int(port)
 
 

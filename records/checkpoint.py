@@ -96,17 +96,15 @@ class Checkpointer:
   objects may change already. At most one checkpoint is written at a time. Not thread-safe.
   """
 
-  def __init__(self, directory: str, keep: int = 2, beside: Mapping[str, Beside] | None = None, **trackables: Any):
+  def __init__(self, directory: str, beside: Mapping[str, Beside] | None = None, **trackables: Any):
     """Creates a Checkpointer. Reads and writes nothing yet.
 
     Args:
       directory: where the checkpoints are, or will be.
-      keep: how many of the latest checkpoints stay.
       beside: what is saved beside each checkpoint, by the suffix of its folder.
       **trackables: what to save, by the names under which it is saved.
     """
     self._directory = os.path.abspath(directory)
-    self._keep = keep
     self._beside = beside or {}
     self._checkpoint = tf.train.Checkpoint(**trackables)
     self._writer = futures.ThreadPoolExecutor(1, 'checkpoint')  # Starts its thread at the first begin_save.
@@ -157,7 +155,7 @@ class Checkpointer:
     return path
 
   def save(self, number: int | None = None) -> str:
-    """Writes a checkpoint and then deletes those beyond the `keep` latest. Returns its path without suffix.
+    """Writes a checkpoint and then deletes all but the latest two. Returns its path without suffix.
 
     The objects must not change meanwhile. A checkpoint that is being written is finished first. If that has failed,
     this one is still written before the error is raised.
@@ -231,7 +229,7 @@ class Checkpointer:
           if self._beside:
             checkpoint.folders = _Folders(self._write_beside(here, name))
           checkpoint.write(os.path.join(here, name))
-          checkpoint_files.record(here, name, self._keep)
+          checkpoint_files.record(here, name)
         finally:  # After an error, what was written may fill the disk.
           with contextlib.suppress(OSError):  # The next write tries again.
             checkpoint_files.remove_others(here)

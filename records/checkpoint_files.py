@@ -12,6 +12,7 @@ import shutil
 from scalable_agents.records import folders
 
 STATE = 'checkpoint'
+_MOST_KEPT = 2
 _LATEST = re.compile(rb'^model_checkpoint_path: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
 _KEPT = re.compile(rb'^all_model_checkpoint_paths: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
 _INDEX = re.compile(r'ckpt-(\d+)\.index')
@@ -35,17 +36,16 @@ def complete(directory: str) -> list[int]:
   return sorted(int(match[1]) for match in map(_INDEX.fullmatch, os.listdir(directory)) if match)
 
 
-def record(directory: str, name: str, keep: int):
-  """Makes a checkpoint the latest one, atomically, also if the power fails at any time.
+def record(directory: str, name: str):
+  """Makes a checkpoint the latest one, atomically, also if the power fails at any time. It and the one before stay.
 
   Args:
     directory: of the checkpoints. All files of the checkpoint are complete.
     name: of the checkpoint.
-    keep: how many of the checkpoints that were recorded last are kept.
   Raises:
     OSError: a file cannot be written.
   """
-  names = [*(earlier for earlier in _in_force(directory) if earlier != name), name][-keep:]
+  names = [*(earlier for earlier in _in_force(directory) if earlier != name), name][-_MOST_KEPT:]
   state = os.path.join(directory, STATE)
   with open(state + '.new', 'w', encoding='utf-8') as stream:
     stream.write(f'model_checkpoint_path: "{name}"\n')

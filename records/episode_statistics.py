@@ -29,11 +29,6 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
     self._suite_score = suite_score
     self._clear()
 
-  @property
-  def episodes(self) -> int:
-    """Episodes added since the run began."""
-    return self._episodes
-
   def add(self, level_ids: np.ndarray, returns: np.ndarray, lengths: np.ndarray):
     """Adds finished episodes, oldest first.
 
@@ -61,13 +56,10 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
           name: float(np.mean(returns)) for name, returns in zip(self._level_names, self._unscored, strict=True)}))
       self._unscored = [[] for _ in self._level_names]
 
-  def mean_return(self) -> float | None:
-    """Returns the mean return of the last `window` episodes of all levels; None before the first one has ended."""
-    return _mean(self._returns)
-
   def metrics(self) -> dict[str, float | int | None]:
-    """Returns the values about episodes for a row of metrics.jsonl."""
-    values = {'episodes': self._episodes, 'episode_return': self.mean_return(), 'episode_length': _mean(self._lengths)}
+    """Returns the values about episodes for a row of metrics.jsonl. A mean is None without an episode."""
+    values = {'episodes': self._episodes, 'episode_return': _mean(self._returns),
+              'episode_length': _mean(self._lengths)}
     return values | {f'episode_return/{name}': _mean(returns)
                      for name, returns in zip(self._level_names, self._level_returns, strict=True)} | self._scores
 

@@ -225,7 +225,7 @@ def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agen
     run.prepare_undo(set(os.listdir(run.path)) - ({_LOCK} - names), made)
     on_error.callback(run.undo)
     if os.path.exists(path(run.path, CONFIG)):
-      check_same(run.path, config, free, agent, defaults)
+      _check_same(run.path, config, free, agent, defaults)
     else:
       write_json(path(run.path, CONFIG), {
           **({'agent': agent} if agent else {}), 'flags': settings.to_json(config),
@@ -249,7 +249,7 @@ def open_evaluation(logdir: str, config: Mapping[str, Any], free: Collection[str
   with one_line_errors(logdir), contextlib.ExitStack() as on_error:
     run = Run(logdir)
     on_error.callback(run.close)
-    check_same(run.path, config, free, agent, defaults)
+    _check_same(run.path, config, free, agent, defaults)
     run.lock(_EVALUATION_LOCK, 'evaluates the run. Wait until it has finished, or stop it')
     on_error.pop_all()
   return run
@@ -306,14 +306,10 @@ def no_run(logdir: str) -> str:
   return f'{logdir}: no run has been started there (it has no {CONFIG}): give the --logdir of a run'
 
 
-def check_same(logdir: str, config: Mapping[str, Any], free: Collection[str], agent: str = '',
-               defaults: Mapping[str, Any] | None = None):
-  """Checks that the agent and all settings, except the `free` ones, are those that the directory is bound to.
+def _check_same(logdir, config, free, agent, defaults):
+  """Raises RunDirectoryError if the agent or a setting that is not `free` is another one than the directory's.
 
-  Args:
-    logdir, config, free, agent, defaults: as in open_run.
-  Raises:
-    RunDirectoryError: some differ (the message has both values of each), or config.json cannot be read.
+  The arguments are those of `open_run`.
   """
   stored = read_config(logdir)
   if agent and (stored.get('agent') or agent) != agent:

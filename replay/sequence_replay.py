@@ -21,7 +21,6 @@ from scalable_agents.replay import writer as writer_lib
 
 TimedOutError = replay_rows.TimedOutError
 
-_ROWS_PER_SLAB = 16    # As in cc/row_store.h.
 _TICK_SECONDS = 0.001  # The time between two checks whether the replay can serve a call that waits.
 
 
@@ -308,17 +307,16 @@ def _numbers_with_state(geometry, state_offsets):
   return sorted({(first + offset) % geometry.period for offset in state_offsets})
 
 
-def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_streams: int, num_states: int = 1) -> int:
-  """Returns the memory, in bytes, that a full replay needs, if episodes are much longer than sequences.
+def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_states: int = 1) -> int:
+  """Returns the memory, in bytes, of a full replay whose episodes are much longer than sequences.
+
+  The rows of the sequences that are not complete yet are not counted.
 
   Args:
     row_spec, state_spec, geometry, capacity: as for SequenceReplay.
-    num_streams: number of actors that insert.
     num_states: number of state offsets.
   """
-  # Each stream has the rows that its next sequence needs, and a slab at each end that is partly used.
-  num_rows = capacity * geometry.period + num_streams * (geometry.burn_in + geometry.length + 2 * _ROWS_PER_SLAB)
-  return num_rows * ops.num_bytes(row_spec) + capacity * num_states * ops.num_bytes(state_spec)
+  return capacity * (geometry.period * ops.num_bytes(row_spec) + num_states * ops.num_bytes(state_spec))
 
 
 def batch_bytes(row_spec, frame_stacks, geometry: Geometry, batch_size: int) -> int:

@@ -44,7 +44,7 @@ class EnvironmentProtocol(Protocol):
 
 def queue_experience(intake: intake_lib.Intake, unused_spec: agent_lib.EnvironmentSpec,
                      config: runtime_config.RuntimeConfig, unused_seed: int,
-                     unused_parameters: parameters_lib.Parameters) -> experience_lib.Experience:
+                     unused_parameters: parameters_lib.ParameterSnapshot) -> experience_lib.Experience:
   """Makes an experience without a replay: unrolls are learned from once, in the order of arrival."""
   return experience_lib.QueueExperience(intake, config.batch_size)
 
@@ -87,7 +87,7 @@ class Definition:
   # differs between the processes of a cluster, and between a run and its continuation. The parameters are published
   # when the first batch is taken. Raises UserError if the machine has too little memory for it.
   make_experience: Callable[
-      [intake_lib.Intake, agent_lib.EnvironmentSpec, Any, int, parameters_lib.Parameters],
+      [intake_lib.Intake, agent_lib.EnvironmentSpec, Any, int, parameters_lib.ParameterSnapshot],
       experience_lib.Experience] = queue_experience
   # Returns what actors send of (unroll of [T+1, ...], config), in a graph. Only the fields agent_state, earlier_frames
   # and agent_output may differ. In batches, the components of agent_output have an axis B after their first axis. Their

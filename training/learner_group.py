@@ -117,17 +117,17 @@ class LearnerGroup:
     """
     if not self._are_several:
       metrics, *feedback = learner.step(*batches)
-      frames, everyones = arrived[0].environment_frames, arrived[0].episodes
+      frames, episodes = arrived[0].environment_frames, arrived[0].episodes
       learner.environment_frames.assign_add(frames)
       is_leaving = leaving
     else:
       with self._explaining():
-        metrics, feedback, frames, everyones, is_leaving = self._step(
+        metrics, feedback, frames, episodes, is_leaving = self._step(
             learner, self._spread(batches), self._spread(arrived), tf.constant(float(leaving)))
-    everyones = [values.numpy() for values in everyones]
-    is_episode = everyones[0] != intake.NO_LEVEL
+    episodes = intake.Episodes(*(values.numpy() for values in episodes))
+    is_episode = episodes.level_ids != intake.NO_LEVEL
     return Update(metrics, int(frames),
-                  intake.Episodes(*(values[is_episode] for values in everyones)), feedback, bool(is_leaving))
+                  intake.Episodes(*(values[is_episode] for values in episodes)), feedback, bool(is_leaving))
 
   def check(self):
     """Raises LostLearnerError if another process is gone. A learner that waits for unrolls calls this."""
@@ -159,19 +159,19 @@ class LearnerGroup:
       def on_device(values):
         return tf.nest.map_structure(tf.identity, values)  # A graph's arguments may be elsewhere.
 
-      everyones = context.all_gather(on_device(list(its_arrived.episodes)), axis=0)
+      episodes = context.all_gather(on_device(list(its_arrived.episodes)), axis=0)
       # One by one: several processes cannot reduce values of different types together.
-      frames, everyones_leaving = (context.all_reduce(tf.distribute.ReduceOp.SUM, on_device(value))
-                                   for value in (its_arrived.environment_frames, leaving))
+      frames, number_leaving = (context.all_reduce(tf.distribute.ReduceOp.SUM, on_device(value))
+                                for value in (its_arrived.environment_frames, leaving))
       learner.environment_frames.assign_add(frames)
-      return (metrics, frames, everyones, everyones_leaving), feedback
+      return (metrics, frames, episodes, number_leaving), feedback
 
     same, feedback = self._strategy.run(step, (batches, arrived))
     locals_of = self._strategy.experimental_local_results
-    metrics, frames, everyones, leaving = tf.nest.map_structure(lambda value: locals_of(value)[0], same)
+    metrics, frames, episodes, number_leaving = tf.nest.map_structure(lambda value: locals_of(value)[0], same)
     feedback = [tf.nest.map_structure(lambda value: locals_of(value)[index], feedback)  # noqa: B023  # Called at once.
                 for index in range(len(self.devices))]
-    return metrics, feedback, frames, everyones, leaving > 0
+    return metrics, feedback, frames, episodes, number_leaving > 0
 
   @tf.function(autograph=False)
   def _gather(self, values):

@@ -14,8 +14,6 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
 _MAX_TEST_EPISODES = 10_000_000
-MODES = ('train', 'test')
-XLA_MODES = ('auto', 'always', 'never')
 TEST_POLICIES = ('', 'sampled', 'greedy', 'epsilon')
 _MAX_LOG_INTERVAL_SECONDS = 10  # Readers of metrics.jsonl may rely on this limit.
 _MAX_INFERENCE_THREADS = 256
@@ -32,10 +30,10 @@ class RunConfig:
 
   logdir: str = setting('', 'The run directory, with metrics, checkpoints and curve. If it has a run already, the run '
                             'is resumed. Default: runs/LEVEL_NAME in the current folder.')
-  mode: str = setting('train', 'What to do: ' + ' or '.join(MODES) + '. test evaluates the run in --logdir.',
-                      choices=MODES)
+  mode: str = setting('train', 'What to do: train or test. test evaluates the run in --logdir.',
+                      choices=('train', 'test'))
   xla: str = setting('auto', 'Whether XLA compiles the learner: always, never or auto. auto compiles on a GPU, but not '
-                             'on a CPU, where it is not faster.', choices=XLA_MODES)
+                             'on a CPU, where it is not faster.', choices=('auto', 'always', 'never'))
   inference_device: str = setting(
       'auto', 'Where the policy acts: auto, cpu or gpu. auto: on the GPU if there is one. The learner is always on the '
       'GPU if there is one.', choices=('auto', 'cpu', 'gpu'))

@@ -102,7 +102,6 @@ class ConfigTest(parameterized.TestCase):
        'differ'),
       (_SHARED | dict(replay_share=0.), '--shared_replay=localhost:20000: want --replay_sampling=episodes and a '
        '--replay_share above 0: agents share whole episodes, because their recurrent states and priorities differ'),
-      (dict(level_name=''), '--level_name=: want the name of a level'),
       (dict(replay_share=1.), '--replay_share=1.0: want a number of at least 0 and less than 1'),
       (dict(trust_region_threshold=-1.), '--trust_region_threshold=-1.0: want a number of more than 0, or inf'),
       (dict(trust_region_threshold=0.), '--trust_region_threshold=0.0: want a number of more than 0, or inf'),

@@ -328,8 +328,7 @@ class ConfigTest(parameterized.TestCase):
       (dict(samples_per_period=44.), 'would wait for 1.45 new unrolls of 40 steps: want a whole number'),
       (dict(samples_per_period=2., unroll_length=400), 'wait for 3.2 new .* example with --samples_per_period=2.13,'),
       (dict(samples_per_period=0.), '--samples_per_period=0.0: want a number from 1e-06 to 1000000.0'),
-      (dict(recurrent_state='old'), '--recurrent_state=old'), (dict(n_step=0), '--n_step=0'),
-      (dict(level_name=''), '--level_name=: want the name of a level'))
+      (dict(recurrent_state='old'), '--recurrent_state=old'), (dict(n_step=0), '--n_step=0'))
   def test_refuses(self, settings, message):
     with self.assertRaisesRegex(ValueError, message):
       configs.validate_r2d2(dataclasses.replace(configs.R2d2Config(), **settings))

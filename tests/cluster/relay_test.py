@@ -57,8 +57,8 @@ class RelayTest(remote_learner_testing.TestCase):
   def _check_new_parameters_arrive(self, remote, learner):
     self.version += 1
     learner.publish(self.version)
-    waiting.wait_until(lambda: remote.latest()[0] == self.version)
-    for parameter, spec in zip(remote.latest()[1], cluster_testing.PARAMETER_SPECS, strict=True):
+    waiting.wait_until(lambda: remote.parameters.latest()[0] == self.version)
+    for parameter, spec in zip(remote.parameters.latest()[1], cluster_testing.PARAMETER_SPECS, strict=True):
       np.testing.assert_array_equal(parameter, np.full(spec.shape, float(self.version)))
 
   def _wait_until_relayed(self, remote):
@@ -97,7 +97,7 @@ class RelayTest(remote_learner_testing.TestCase):
     self.learner.kill()
     self.wait_until_said('no learner at .*')
     self.learner = self.enterContext(cluster_testing.Learner(self.learners_port))
-    waiting.wait_until(lambda: remote.latest()[0] == 1)
+    waiting.wait_until(lambda: remote.parameters.latest()[0] == 1)
     self.version = 1
     self._wait_until_relayed(remote)
     remote.check()

@@ -47,7 +47,7 @@ class ProxyTest(remote_learner_testing.TestCase):
       self.check(self.learner.take(12), range(100, 112))
       end()
       self.learner.publish(17)
-      waiting.wait_until(lambda: remote.latest()[0] == 17)
+      waiting.wait_until(lambda: remote.parameters.latest()[0] == 17)
       waiting.wait_until(lambda: remote.totals().unrolls == 17)
       self.assertEqual(remote.totals()[2:], (1, 0))
 
@@ -113,7 +113,7 @@ class EndTest(remote_learner_testing.TestCase):
     waiting.wait_until(lambda: remote.totals().unrolls == 40)
     self.assertEqual(remote.totals()[2:], (1, 0))
     second.publish(7)
-    waiting.wait_until(lambda: remote.latest()[0] == 7)
+    waiting.wait_until(lambda: remote.parameters.latest()[0] == 7)
     self.wait_until_said(rf'connected to the learner at localhost:{self.port} again \(.+\)')
     second.kill()
 

@@ -57,7 +57,7 @@ class WellTest(remote_learner_testing.TestCase):
     published = waiting.start(lambda: [self._publish() for _ in range(200)])
     seen = []
     while not published.ended.is_set() or not seen or seen[-1] != self.version:
-      version, parameters = remote.latest()
+      version, parameters = remote.parameters.latest()
       for parameter, spec in zip(parameters, cluster_testing.PARAMETER_SPECS, strict=True):
         np.testing.assert_array_equal(parameter, np.full(spec.shape, float(version)))
       seen.append(int(version))
@@ -87,7 +87,7 @@ class WellTest(remote_learner_testing.TestCase):
     waiting.wait_until(lambda: asked >= 3)  # A sign of life; it fetches no parameters.
     connection._latest.assert_not_called()
     self.due = True
-    waiting.wait_until(lambda: remote.latest()[0] == version)
+    waiting.wait_until(lambda: remote.parameters.latest()[0] == version)
     connection._latest.assert_called_once()
 
   def test_weights_in_bfloat16_are_half_the_bytes_and_are_rounded(self):
@@ -100,10 +100,10 @@ class WellTest(remote_learner_testing.TestCase):
         before = sum(proxy._live.values())
         for version in range(1001, 1041, 2):  # Odd numbers above 256 have more bits than bfloat16.
           its.publish(version)
-          waiting.wait_until(lambda version=version, remote=remote: remote.latest()[0] == version)
+          waiting.wait_until(lambda version=version, remote=remote: remote.parameters.latest()[0] == version)
         self.due = False
         megabytes[precision] = (sum(proxy._live.values()) - before) * 1e-6
-        weights, vector = remote.latest()[1]
+        weights, vector = remote.parameters.latest()[1]
         self.assertEqual((weights.dtype, vector.dtype), (tf.float32, tf.float32))
         np.testing.assert_array_equal(weights, np.full([200, 50], 1040. if precision == 'bfloat16' else 1039.))
         np.testing.assert_array_equal(vector, np.full([7], 1039.))

@@ -159,7 +159,7 @@ def _check_agent(name, arguments):
     return None
   read = functools.partial(run_flags.config_from_flags, flag_values=flag_values)
   config = read(agent.config, agent.validate)
-  population = read(population_config.PopulationConfig, population_config.validate)
+  population = read(population_config.PopulationConfig, settings.check)
   cluster = read(cluster_config.ClusterConfig, cluster_config.validate)
   run = agent.complete_run(config, read(type(preset.run)))
   if config.sweep_index >= agent.sweep.num_samples:

@@ -107,7 +107,7 @@ class EvaluationFaultsTest(evaluation_testing.EvaluationTestCase):
     config, run = self.make_run()
     logdir = self.create_tempdir().full_path
     run_directory.open_run(logdir, {}, ()).close()
-    with self.assertRaisesRegex(errors.UserError, f'^{logdir}: there is no checkpoint to evaluate: train first'):
+    with self.assertRaisesRegex(errors.UserError, f'^{logdir}: there is no checkpoint: train first'):
       self.evaluate(config, run, logdir=logdir)
     self.assertCountEqual(os.listdir(logdir), ['.evaluation_lock', '.lock', 'config.json'])
 

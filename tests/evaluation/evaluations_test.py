@@ -159,7 +159,7 @@ class EvaluationProcessTest(evaluation_testing.EvaluationTestCase):
     config, run = self.make_run()
     request = evaluations.request(training.job(impala.IMPALA, config, run))
     empty = self.create_tempdir().full_path
-    with self.assertRaisesRegex(errors.UserError, '^runs/catch: there is no checkpoint$'):
+    with self.assertRaisesRegex(errors.UserError, '^runs/catch: there is no checkpoint: train first'):
       evaluation_process.evaluate(request | {'directory': empty, 'logdir': 'runs/catch'})
 
 

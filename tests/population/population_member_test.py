@@ -19,6 +19,7 @@ from scalable_agents.population import population_directory
 from scalable_agents.population import population_member
 from scalable_agents.records import checkpoint
 from scalable_agents.records import run_directory
+from scalable_agents.records import settings
 from scalable_agents.tests.training import unrolls
 
 _PATIENCE = 10  # Episodes.
@@ -296,14 +297,14 @@ class ConfigTest(parameterized.TestCase):
 
   def test_defaults_are_appendix_f_without_a_population(self):
     config = population_config.PopulationConfig()
-    population_config.validate(config)
+    settings.check(config)
     self.assertEqual(config, population_config.PopulationConfig(1, 5000, 20_000_000))
 
   @parameterized.parameters(
       ('population_size', 0, 1), ('population_episodes', 0, 1), ('population_initial_frames', -1, 0))
   def test_bad_values_are_named(self, name, value, least):
     with self.assertRaisesRegex(ValueError, f'^--{name}={value}: want a whole number from {least} to [0-9]+$'):
-      population_config.validate(population_config.PopulationConfig(**{name: value}))
+      settings.check(population_config.PopulationConfig(**{name: value}))
 
   def test_who_may_be_a_member(self):
     alone, population = (population_config.PopulationConfig(population_size=size) for size in (1, 12))

@@ -24,11 +24,10 @@ class EpisodeStatisticsTest(parameterized.TestCase):
 
   def test_before_the_first_episode(self):
     statistics = episode_statistics.EpisodeStatistics(['pong'])
-    self.assertIsNone(statistics.mean_return())
     self.assertEqual(statistics.metrics(), {'episodes': 0, 'episode_return': None, 'episode_length': None,
                                             'episode_return/pong': None})
     statistics.add(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32))
-    self.assertEqual(statistics.episodes, 0)
+    self.assertEqual(statistics.metrics()['episodes'], 0)
 
   def test_the_last_hundred_episodes_count(self):
     statistics = episode_statistics.EpisodeStatistics(['pong'])
@@ -77,7 +76,7 @@ class EpisodeStatisticsTest(parameterized.TestCase):
     restarted.deserialize(statistics.serialize())
     for got in (statistics, restarted):
       self.assertEqual(got.metrics(), wanted)
-      self.assertEqual(got.mean_return(), wanted['episode_return'])
+      self.assertEqual(got.metrics()['episode_return'], wanted['episode_return'])
     _add(statistics, [(2, 0.1, 3)])
     _add(restarted, [(2, 0.1, 3)])
     self.assertEqual(restarted.metrics(), statistics.metrics())
@@ -107,7 +106,7 @@ class EpisodeStatisticsTest(parameterized.TestCase):
     statistics = episode_statistics.EpisodeStatistics(['a', 'b'])
     with self.assertRaisesRegex(ValueError, 'want level ids from 0 to 1'):
       statistics.add([0, level_id], [1., 1.], [1, 1])
-    self.assertEqual(statistics.episodes, 0)
+    self.assertEqual(statistics.metrics()['episodes'], 0)
 
 
 if __name__ == '__main__':
