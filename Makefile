@@ -92,9 +92,9 @@ $(SOURCE): | $(PYTHON)
 
 train: setup  ## Trains IMPALA on Pong and evaluates it. Options: AGENT=r2d2 LOGDIR=runs/pong ARGS='--seed=2'.
 	@test -n '$(PONG_$(AGENT))' || { echo 'train: AGENT=$(AGENT): want impala or r2d2' >&2; exit 1; }
-	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 $(PONG_$(AGENT)) --logdir=$(LOGDIR) $(ARGS)
-	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 --logdir=$(LOGDIR) --mode=test
-	@echo 'all metrics:          $(VENV)/bin/tensorboard --logdir=$(LOGDIR)'
+	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 $(PONG_$(AGENT)) --logdir='$(LOGDIR)' $(ARGS)
+	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 --logdir='$(LOGDIR)' --mode=test
+	@echo 'all metrics:          $(VENV)/bin/tensorboard --logdir="$(LOGDIR)"'
 	@echo "runs beside others:   $(PYTHON) -m scalable_agents compare_runs --runs='$(patsubst %/,%,$(dir $(LOGDIR)))/*'"
 
 test: packages $(INSTALLED)  ## Runs every test. To run those of one folder: make test TESTS=//tests/learner/...
@@ -161,7 +161,9 @@ gpu-proof: setup  ## Measures how fast and exact an NVIDIA card is, in 8 minutes
 	$(PYTHON) -m scalable_agents.tools.gpu_proof $(ARGS)
 
 doctor:  ## Checks this machine, and prints a command that fixes each problem.
-	@if test -x $(PYTHON); then python=$(PYTHON); else python=python3; fi; $$python tools/doctor.py
+	@if test -x $(PYTHON); then python=$(PYTHON); else python=python3; fi; \
+	if $$python -c 'import scalable_agents' 2>/dev/null; then $$python -m scalable_agents.tools.doctor; \
+	else $$python tools/doctor.py; fi  # `pip install .` puts the package and its libraries elsewhere.
 
 clean:  ## Removes build outputs; keeps .venv and runs/.
 	@if command -v bazel >/dev/null; then bazel clean; fi

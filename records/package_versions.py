@@ -1,17 +1,42 @@
-"""The versions of the packages that can change a result. A run writes them to config.json."""
+"""The versions of the code that can change a result. A run writes them to config.json."""
 
 import importlib.metadata
+import os
 import platform
+import subprocess
 
 _PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'tensorflow')
 
 
 def installed() -> dict[str, str | None]:
-  """Returns package -> version; None if it is not installed. Python counts as a package."""
-  versions: dict[str, str | None] = {'python': platform.python_version()}
-  for package in _PACKAGES:
-    try:
-      versions[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      versions[package] = None
-  return versions
+  """Returns package -> version; None if it is not installed. Python counts as a package.
+
+  The version of this project is that of its package or, in a checkout, the commit.
+  """
+  versions = {package: _version(package) for package in _PACKAGES}
+  return {'scalable_agents': commit() or _version('scalable_agents'), 'python': platform.python_version(), **versions}
+
+
+def commit() -> str:
+  """Returns the commit of this checkout, with a + if files differ from it; '' outside of a checkout."""
+  root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+  # An installed package may lie inside of another project's checkout.
+  if os.path.realpath(_git(root, 'rev-parse', '--show-toplevel') or os.devnull) != root:
+    return ''
+  return _git(root, 'describe', '--always', '--dirty=+', '--exclude=*')
+
+
+def _git(folder, *arguments):
+  """Returns what git prints; '' if it fails or there is no git."""
+  try:
+    return subprocess.run(['git', '--no-optional-locks', '-C', folder, *arguments], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, check=False).stdout.strip()
+  except OSError:
+    return ''
+
+
+def _version(package):
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return None

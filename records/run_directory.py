@@ -234,6 +234,13 @@ def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agen
   return run
 
 
+def remove(logdir: str):
+  """Removes a run with all its files. Raises RunDirectoryError if a process trains there, or it cannot be removed."""
+  with one_line_errors(logdir), contextlib.closing(Run(logdir)) as run:
+    run.lock(_LOCK, 'trains there. Stop it')
+    shutil.rmtree(logdir)
+
+
 def open_evaluation(logdir: str, config: Mapping[str, Any], free: Collection[str], agent: str = '',
                     defaults: Mapping[str, Any] | None = None) -> Run:
   """Opens the directory of a run to evaluate it. Another process may train in it at the same time.

@@ -73,13 +73,31 @@ class Curve(NamedTuple):
 
 
 def train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> Curve:
-  """Trains, or continues a run, and returns its curve. Raises errors.UserError with the program's last line."""
+  """Trains, unless the run is complete, and returns its curve.
+
+  A run that was interrupted is made again from its start, because one that is continued differs: its policy lag, for
+  example, begins anew.
+
+  Raises:
+    errors.UserError: the program's last line, if it fails.
+  """
+  if _is_interrupted(frames, logdir):
+    run_directory.remove(logdir)
   done = subprocess.run(
       _command(experiment, line, seed, frames, logdir), env=python_path.environment(), stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT, text=True, check=False, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
   if done.returncode:
     raise errors.UserError(f'{logdir}: {(done.stdout.splitlines() or [f"exit code {done.returncode}"])[-1]}')
   return _read_curve(line, frames, logdir)
+
+
+def _is_interrupted(frames: int, logdir: str) -> bool:
+  """Returns whether there is a run of so many frames that is not complete."""
+  if not os.path.exists(run_directory.path(logdir, run_directory.CONFIG)):
+    return False
+  row = run_rows.last_metrics(logdir)
+  return (run_directory.read_config(logdir)['flags'].get('total_environment_frames') == frames
+          and (row is None or row['environment_frames'] < frames))
 
 
 def _command(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> list[str]:

@@ -8,8 +8,9 @@ of the optimal return. "Higher" holds if a one-sided Mann-Whitney test on the sc
 95 % interval of the interquartile mean of the differences, paired by seed, is within a margin.
 
 The program prints a table for each experiment, and writes evidence.md and PAPER.png to --output, beside the run
-directories. The page also has the effect in the first parts of the runs, which shows whether shorter ones would do. It
-exits with an error if a claim does not hold. The same command continues after an interruption.
+directories. If not all papers are chosen, the page's name has theirs, such as evidence_r2d2.md. The page also has the
+effect in the first parts of the runs, which shows whether shorter ones would do. The program exits with an error if a
+claim does not hold. The same command continues after an interruption, with the runs that are not complete.
 """
 
 from scalable_agents.processes import quiet
@@ -22,7 +23,6 @@ import dataclasses
 from importlib import util
 import itertools
 import os
-import subprocess
 import sys
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ import numpy as np
 from scalable_agents.processes import machine
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
+from scalable_agents.records import package_versions
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
@@ -45,6 +46,7 @@ from scalable_agents.tools import shared_replay
 
 _PACKAGES = 'scipy', 'rliable'  # Not among those that every installation has.
 _PACKAGES_OF_TASKS = 'popgym', 'bsuite'
+_COMMITS = 'commits.txt'  # In --output.
 _LARGEST_P = 0.05
 _PARTS = {'a quarter': 0.25, 'half': 0.5, 'three quarters': 0.75, 'all': 1.}  # Of a run's frames.
 
@@ -255,8 +257,12 @@ def main():
   if lacking := [name for name in needed if not util.find_spec(name)]:
     raise errors.UserError(f'the claims need {", ".join(lacking)}: in a checkout, {sys.executable} -m pip install '
                            "'.[evidence]'")
-  intervals.interquartile_mean([0.])  # Where rliable cannot be imported, this says so before any run.
+  intervals.interquartile_mean([0., 0.])  # Where rliable cannot be imported, this says so before any run.
   folder, sections, failed, total = files.make_folder(config.output), [], [], 0
+  commits = _commits(os.path.join(folder, _COMMITS))
+  if len(commits) > 1:
+    print(f'runs that are complete are kept, also those of commit {", ".join(commits[:-1])}; another --output makes '
+          'all again', flush=True)
   for name in chosen:
     paper = PAPERS[name]
     studies = {key: _make(key, paper, config, os.path.join(folder, name)) for key in paper.studies}
@@ -271,11 +277,12 @@ def main():
     total += len(verdicts)
   broken = f', all runs with {config.broken_with}' if config.broken_with else ''
   head = ['# Claims of the papers on small tasks', '',
-          f'{total - len(failed)} of {total} claims hold. Commit {_commit()}, {machine.num_cores()} cores of '
+          f'{total - len(failed)} of {total} claims hold. Commit {", ".join(commits)}, {machine.num_cores()} cores of '
           f'{machine.processor()}{broken}. The scores are interquartile means with 95 % '
           'intervals from a bootstrap over the seeds. A > B is judged by a one-sided Mann-Whitney test on the '
           'seeds.', '']
-  page = os.path.join(folder, 'evidence.md')
+  # The page of all papers is not replaced by that of some.
+  page = os.path.join(folder, '_'.join(['evidence', *(chosen if set(chosen) < set(PAPERS) else [])]) + '.md')
   with run_directory.replaced(page) as new, open(new, 'w', encoding='utf-8') as stream:
     stream.write('\n'.join([*head, *sections]))
   print(f'wrote {page}')
@@ -283,14 +290,13 @@ def main():
     raise errors.UserError(f'{len(failed)} of {total} claims do not hold: {"; ".join(failed)}: see {page}')
 
 
-def _commit() -> str:
-  """Returns the commit of this checkout, with a + if files differ from it; 'unknown' outside of a checkout."""
-  try:
-    done = subprocess.run(['git', '-C', os.path.dirname(os.path.realpath(__file__)), 'describe', '--always',
-                           '--dirty=+', '--exclude=*'], capture_output=True, text=True, check=False)
-  except OSError:  # There is no git.
-    return 'unknown'
-  return done.stdout.strip() or 'unknown'
+def _commits(file: str) -> list[str]:
+  """Returns the commits that have made runs in this folder, the present one last. The file keeps them."""
+  with run_directory.one_line_errors(file), open(file, 'a+', encoding='utf-8') as stream:
+    stream.seek(0)
+    earlier, present = stream.read().split(), package_versions.commit() or 'unknown'
+    stream.write(f'{present}\n' * (present not in earlier))
+  return [commit for commit in earlier if commit != present] + [present]
 
 
 if __name__ == '__main__':

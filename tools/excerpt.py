@@ -18,6 +18,7 @@ import dataclasses
 import math
 import os
 import shutil
+import tempfile
 from typing import Any
 
 from scalable_agents.environments import registry
@@ -63,23 +64,27 @@ def write(config: ExcerptConfig):
   folder = files.make_folder(output)
   if os.path.samefile(run, folder):
     raise errors.UserError(f'--output={output}: this is the run directory itself')
-  # All rows are read first, so that a damaged one leaves an earlier excerpt as it is.
+  _check(folder, output, of_run)
+  # Everything is read and written to a new folder first, so that an error leaves an earlier excerpt as it is.
   rows = {run_directory.METRICS: [
       row.line for row in row_file.sample(run_directory.path(run, run_directory.METRICS), config.rows)]}
   if config.returns_every:
     rows[run_directory.EPISODES] = list(_episodes(run, config.returns_every * levels))
-  _clear(folder, output)
   of_run |= {'flags': settings.to_json(of_run['flags'] | {'logdir': output}),
              'command_line': run_directory.command_of(of_run)}
-  run_directory.write_json(run_directory.path(folder, run_directory.CONFIG), of_run)
   curve = [run_directory.LEARNING_CURVE] if config.curve else []
-  for name in (run_directory.EVALUATION, run_directory.EVALUATIONS, *curve):
-    if os.path.exists(run_directory.path(run, name)):
-      with run_directory.replaced(run_directory.path(folder, name)) as new:
-        shutil.copyfile(run_directory.path(run, name), new)
-  for name, lines in rows.items():
-    with run_directory.replaced(run_directory.path(folder, name)) as new, open(new, 'wb') as stream:
-      stream.writelines(lines)
+  with run_directory.one_line_errors(output), tempfile.TemporaryDirectory(dir=folder, prefix='.new_') as new:
+    run_directory.write_json(run_directory.path(new, run_directory.CONFIG), of_run)
+    for name in (run_directory.EVALUATION, run_directory.EVALUATIONS, *curve):
+      if os.path.exists(run_directory.path(run, name)):
+        shutil.copyfile(run_directory.path(run, name), run_directory.path(new, name))
+    for name, lines in rows.items():
+      with open(run_directory.path(new, name), 'wb') as stream:
+        stream.writelines(lines)
+    for name in sorted(_FILES & set(os.listdir(folder))):  # The new excerpt may lack some of them.
+      os.remove(run_directory.path(folder, name))
+    for name in os.listdir(new):
+      os.replace(run_directory.path(new, name), run_directory.path(folder, name))
 
 
 def _num_levels(run: str, flags: dict[str, Any]) -> int:
@@ -88,12 +93,13 @@ def _num_levels(run: str, flags: dict[str, Any]) -> int:
     return len(registry.expand(str(name)))
 
 
-def _clear(folder: str, output: str):
-  """Removes an earlier excerpt, of which the new one may lack some files. Raises UserError if there are other files."""
-  if others := sorted(set(os.listdir(folder)) - _FILES):
+def _check(folder: str, output: str, of_run: dict[str, Any]):
+  """Raises UserError if the folder has other files than an excerpt, or the excerpt of another run."""
+  names = [name for name in sorted(os.listdir(folder)) if not name.startswith('.new_')]  # Left by kill -9.
+  if others := [name for name in names if name not in _FILES]:
     raise errors.UserError(f'--output={output}: has other files, such as {others[0]}: choose another folder')
-  for name in os.listdir(folder):
-    os.remove(run_directory.path(folder, name))
+  if names and settings.differences(run_directory.read_config(output)['flags'], of_run['flags'], {'logdir'}, {}):
+    raise errors.UserError(f'--output={output}: has the excerpt of another run: choose another folder, or remove it')
 
 
 def _episodes(run: str, every: int) -> Iterator[bytes]:

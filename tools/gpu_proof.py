@@ -174,6 +174,8 @@ def main():
   kernels.choose()  # For the processes that measure.
   config = run_flags.config_from_flags(GpuProofConfig)
   output = run_flags.user_path(config.output)
+  if os.path.exists(output):  # It may be the only measurement of a card.
+    raise errors.UserError(f'--output={config.output}: exists already: move it, or choose another file')
   plan = (proof_rows.small_plan() if config.device == 'cpu' else
           proof_rows.full_plan(len(os.sched_getaffinity(0))))
   proof = Proof(config.minutes, output)

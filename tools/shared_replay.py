@@ -35,6 +35,8 @@ import numpy as np
 
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
@@ -86,7 +88,8 @@ class _Runs:
     self._parallel = parallel
     self._curves = {}
     if os.path.exists(file):
-      with open(file, 'r+', encoding='utf-8', newline='') as stream:
+      with run_directory.one_line_errors(file), errors.of_user(ValueError, prefix=f'{file}: a row is damaged: '), open(
+          file, 'r+', encoding='utf-8', newline='') as stream:
         stream.truncate(stream.read().rfind('\n') + 1)  # A row that was cut off, when the disk was full.
         stream.seek(0)
         for replay, threshold, rate, seed, frames, entropy_steps, fingerprint, *curve in csv.reader(stream):
@@ -103,7 +106,8 @@ class _Runs:
         for done in futures.as_completed(waiting):
           run, curve = waiting[done], done.result()
           self._curves[run] = curve
-          with open(self._file, 'a', encoding='utf-8', newline='') as stream:
+          with run_directory.one_line_errors(self._file), open(
+              self._file, 'a', encoding='utf-8', newline='') as stream:
             csv.writer(stream, lineterminator='\n').writerow(
                 [*run, lockstep.fingerprint(run), *(f'{share:.5g}' for share in curve)])
     return [self._curves[run] for run in runs]

@@ -5,6 +5,7 @@ level. All show training, so the runs need not be evaluated. The runs may be on 
 """
 
 from collections.abc import Mapping, Sequence
+import itertools
 import os
 from typing import Any, NamedTuple
 
@@ -175,5 +176,6 @@ def pictures(runs: Sequence[runs_lib.Run]) -> dict[str, figure.Figure | None]:
   for run, name in zip(with_statistics, names, strict=True):
     if names.count(name) > 1 or run.population > 1:  # A member's folder has the name of the population.
       name = f'{os.path.basename(os.path.dirname(run.logdir))}_{name}'
-    found[f'popart_statistics_{name}'] = draw_statistics(run)
+    numbered = (f'popart_statistics_{name}{f"_{number}" if number > 1 else ""}' for number in itertools.count(1))
+    found[next(key for key in numbered if key not in found)] = draw_statistics(run)
   return found

@@ -14,7 +14,8 @@ _ATARI = (('full_action_set', True), ('episode_end_on_life_loss', False), _POLIC
 _ACTIONS = ('action_set', 'popart')
 _DMLAB = (_ACTIONS, _POLICY)
 # Section 4.2 and the caption of table 1.
-_PLUS = (*_DMLAB, ('reward_transform', 'soft_asymmetric'), ('target_update_interval', 400), ('batch_size', 32))
+_PLUS = (*_DMLAB, ('reward_transform', 'soft_asymmetric'), ('target_update_interval', 400), ('batch_size', 32),
+         ('samples_per_period', 0.77))
 
 
 def _agent(name: str, suite: str, torso: str, use_lstm: bool, settings: tuple, seeds: int = 3) -> published.Agent:

@@ -1,7 +1,9 @@
 """Reads run directories, and finds the agent of the paper that corresponds to a run's settings."""
 
 from collections.abc import Callable, Iterable, Sequence
+import contextlib
 import glob
+import json
 import math
 import os
 import re
@@ -18,6 +20,7 @@ from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.population import population_directory
 from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.tables.results import published
 
@@ -107,12 +110,12 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] | None 
     evaluated: whether to read evaluation.json, which must then exist.
     agents: names of agents, as in config.json, whose runs are wanted. Empty: of all agents with IMPALA's settings, and
       of A3C and A2C. None: of all agents.
-    skip: called with a one-line message for each path that a pattern matches and that is `Unwanted`. None: these count
-      like other inputs that are not runs.
+    skip: called with a one-line message for each path that a pattern matches and that is `Unwanted`, and for each copy
+      of a run. None: these count like other inputs that are not runs.
   Returns:
     The runs, each directory once, and a one-line message for each input that is not a run.
   """
-  runs, faults, seen = [], [], set()
+  runs, faults, seen, copied = [], [], set(), {}  # `copied`: what a copy has in common with its original -> logdir.
   for pattern in patterns:
     is_named, found = os.path.exists(pattern), matching(pattern)
     if not found:
@@ -123,7 +126,10 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] | None 
         try:
           run_directory.check_name(logdir)
           run = _read(logdir, evaluated, agents)
-          if run.task == 0:
+          original = copied.setdefault(_settings_and_last_row(run) or logdir, logdir)
+          if original != logdir:  # It would count as a further seed.
+            (skip or faults.append)(f'{logdir}: a copy of {original}')
+          elif run.task == 0:
             runs.append(run)
           elif is_named:
             faults.append(f'{logdir}: the directory of learner {run.task} of a run: want that of learner 0')
@@ -132,6 +138,14 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] | None 
         except run_directory.RunDirectoryError as error:
           faults.append(str(error))
   return runs, faults
+
+
+def _settings_and_last_row(run: Run) -> str:
+  """Returns the settings and the last row of the metrics, which has times, as text. Only a copy has the same."""
+  with contextlib.suppress(run_directory.RunDirectoryError):  # The rows may not be wanted.
+    if row := run_rows.last_metrics(run.logdir):
+      return json.dumps([run.agent, run.flags | {'logdir': ''}, row], sort_keys=True)
+  return ''
 
 
 def matching(pattern: str) -> list[str]:

@@ -104,6 +104,30 @@ class OpenRunTest(parameterized.TestCase):
       run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
     self.assertIsNone(run_directory.read_config(self._logdir)['versions']['no-such-package'])
 
+  def test_a_run_names_the_commit_of_its_code(self):
+    root = self.create_tempdir()
+    module = root.create_file('records/package_versions.py').full_path
+    for words in (['init'], ['add', '.'], ['-c', 'user.name=a', '-c', 'user.email=a@b', 'commit', '--message=one']):
+      subprocess.run(['git', '-C', root.full_path, *words], stdout=subprocess.DEVNULL, check=True)
+    with absltest.mock.patch.object(package_versions, '__file__', module):
+      run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+      written = run_directory.read_config(self._logdir)['versions']['scalable_agents']
+      self.assertRegex(written, '^[0-9a-f]{7,}$')
+      root.create_file('records/package_versions.py', content='x = 1')
+      self.assertEqual(package_versions.commit(), written + '+')
+    # A package that is installed inside of that checkout is not part of it.
+    installed = root.create_file('.venv/scalable_agents/records/package_versions.py').full_path
+    with absltest.mock.patch.object(package_versions, '__file__', installed):
+      self.assertEqual(package_versions.commit(), '')
+
+  def test_a_run_in_use_is_not_removed(self):
+    with run_directory.open_run(self._logdir, _CONFIG, _FREE):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, 'trains there. Stop it$'):
+        run_directory.remove(self._logdir)
+    self.assertTrue(os.path.exists(os.path.join(self._logdir, 'config.json')))
+    run_directory.remove(self._logdir)
+    self.assertFalse(os.path.exists(self._logdir))
+
   def test_the_same_configuration_resumes_and_free_settings_may_differ(self):
     run_directory.open_run(self._logdir, {**_CONFIG, 'sizes': (1, 2)}, _FREE).close()
     before = run_directory.read_config(self._logdir)

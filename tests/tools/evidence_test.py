@@ -1,5 +1,6 @@
 """Tests of the claims: which hold, what is written, and that runs with a broken agent fail."""
 
+import builtins
 import contextlib
 import io
 import os
@@ -23,13 +24,13 @@ _RETURNS = {'--off_policy_correction=vtrace': 0.9, '--off_policy_correction=one_
 
 class EvidenceTest(parameterized.TestCase):
 
+  _commit = 'abc1234'
+
   def _run(self, folder, **settings):
     """Returns what the program prints, with runs whose returns depend on the last correction in their flags."""
     self._runs = {}  # Run directory -> command.
 
     def run(command, **unused_settings):
-      if command[0] == 'git':
-        return subprocess.CompletedProcess(command, 0, 'abc1234\n')
       logdir = next(word.removeprefix('--logdir=') for word in command if word.startswith('--logdir='))
       self._runs[logdir] = command
       return subprocess.CompletedProcess(command, 0, '')
@@ -44,7 +45,8 @@ class EvidenceTest(parameterized.TestCase):
               for frames in range(5_000, 41_000, 5_000)]
 
     config = evidence.EvidenceConfig(papers='impala', output=folder, **settings)
-    with contextlib.redirect_stdout(io.StringIO()) as screen, mock.patch.object(
+    commit = mock.patch.object(evidence.package_versions, 'commit', return_value=self._commit)
+    with contextlib.redirect_stdout(io.StringIO()) as screen, commit, mock.patch.object(
         evidence.run_flags, 'config_from_flags', return_value=config), mock.patch.object(
             comparison.device_report, 'read', return_value=''), mock.patch.object(
                 subprocess, 'run', run), mock.patch.object(
@@ -57,7 +59,7 @@ class EvidenceTest(parameterized.TestCase):
     folder = self.create_tempdir().full_path
     screen = self._run(folder)
     self.assertEqual(screen.count('holds  '), 10)
-    with open(os.path.join(folder, 'evidence.md'), encoding='utf-8') as file:
+    with open(os.path.join(folder, 'evidence_impala.md'), encoding='utf-8') as file:
       page = file.read()
     self.assertIn('10 of 10 claims hold. Commit abc1234, ', page)
     self.assertRegex(page, r'\| V-trace, policy lag of 60 updates > 1-Step, policy lag of 60 updates '
@@ -69,13 +71,19 @@ class EvidenceTest(parameterized.TestCase):
                   page)
     self.assertLen(self._runs, 10 * 10 + 4 * 15)  # The lines that claims compare.
     self.assertGreater(np.ptp(image.imread(os.path.join(folder, 'impala.png'))), 0.5)
+    # Runs that are complete are kept when the code changes, so the page has both commits.
+    self.assertNotIn('abc1234', screen)
+    self._commit = 'def5678'
+    self.assertIn('runs that are complete are kept, also those of commit abc1234; another --output', self._run(folder))
+    with open(os.path.join(folder, 'evidence_impala.md'), encoding='utf-8') as file:
+      self.assertIn('10 of 10 claims hold. Commit abc1234, def5678, ', file.read())
 
   def test_a_broken_agent_is_an_error_and_on_the_page(self):
     """Without a correction in any run, all lines are alike."""
     folder = self.create_tempdir().full_path
     with self.assertRaisesRegex(errors.UserError, r'^9 of 10 claims do not hold: V-trace, policy lag of 15 updates > '):
       self._run(folder, broken_with='--off_policy_correction=none')
-    with open(os.path.join(folder, 'evidence.md'), encoding='utf-8') as file:
+    with open(os.path.join(folder, 'evidence_impala.md'), encoding='utf-8') as file:
       page = file.read()
     self.assertEqual(page.count('| **no**: p = '), 9)
     self.assertIn(', all runs with --off_policy_correction=none.', page)
@@ -114,7 +122,7 @@ class EvidenceTest(parameterized.TestCase):
 
   def test_the_commit_is_unknown_without_git(self):
     with mock.patch.object(subprocess, 'run', side_effect=FileNotFoundError('git')):
-      self.assertEqual(evidence._commit(), 'unknown')
+      self.assertEqual(evidence._commits(self.create_tempdir().full_path + '/commits.txt'), ['unknown'])
 
   def test_each_claim_is_about_lines_of_its_study(self):
     tools = (evidence.off_policy, evidence.reward_scales, evidence.memory_tasks)
@@ -138,6 +146,21 @@ class EvidenceTest(parameterized.TestCase):
     with mock.patch.object(evidence.util, 'find_spec', find), mock.patch.object(
         evidence.run_flags, 'config_from_flags', return_value=config):
       with self.assertRaisesRegex(errors.UserError, r"^the claims need scipy, bsuite: .* install '\.\[evidence\]'$"):
+        evidence.main()
+
+  def test_a_package_that_cannot_be_imported_is_named_before_any_run(self):
+    config = evidence.EvidenceConfig(output=self.create_tempdir().full_path, papers='impala')
+    import_it = builtins.__import__
+
+    def import_others(name, *arguments):
+      if name == 'rliable':
+        raise ImportError('it needs an older pandas')
+      return import_it(name, *arguments)
+
+    with mock.patch.object(builtins, '__import__', import_others), mock.patch.object(
+        subprocess, 'run', side_effect=AssertionError), mock.patch.object(
+            evidence.run_flags, 'config_from_flags', return_value=config):
+      with self.assertRaisesRegex(errors.UserError, r'needs rliable \(it needs an older pandas\)'):
         evidence.main()
 
   def test_an_unknown_paper_is_refused(self):

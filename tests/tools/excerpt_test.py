@@ -1,7 +1,10 @@
 """Tests of tools/excerpt.py with a run directory that is made here."""
 
+import errno
 import json
 import os
+import shutil
+from unittest import mock
 
 from absl.testing import absltest
 import numpy as np
@@ -44,8 +47,7 @@ class ExcerptTest(absltest.TestCase):
     excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
     self.assertCountEqual(os.listdir(output),
                           ['config.json', 'evaluation.json', 'metrics.jsonl', 'learning_curve.png'])
-    (original, copy), faults = runs.read([self.run_folder, output], evaluated=True)
-    self.assertEmpty(faults)
+    (original,), (copy,) = (runs.read([logdir], evaluated=True)[0] for logdir in (self.run_folder, output))
     self.assertEqual(copy.evaluation, original.evaluation)
     self.assertEqual(copy.flags, original.flags | {'logdir': output})
     frames = [row['environment_frames'] for row in run_rows.read_metrics(output)]
@@ -67,7 +69,8 @@ class ExcerptTest(absltest.TestCase):
     self.assertCountEqual(os.listdir(output), ['config.json', 'evaluation.json', 'episodes.csv', 'metrics.jsonl'])
     self.assertLen(run_rows.read_metrics(output), 2)
     self.assertBetween(len(list(run_rows.read_episodes(output))), 300, 400)
-    original, copy = (training_returns.read(run) for run in runs.read([self.run_folder, output], evaluated=False)[0])
+    original, copy = (training_returns.read(runs.read([logdir], evaluated=False)[0][0])
+                      for logdir in (self.run_folder, output))
     self.assertEqual(copy.frames, original.frames)
     for level in ('breakout', 'pong'):
       for mark in (600, 1_200):  # Frames of both levels.
@@ -91,6 +94,25 @@ class ExcerptTest(absltest.TestCase):
     with self.assertRaisesRegex(errors.UserError, 'episodes.csv, line 3 is damaged'):
       excerpt.write(config)
     self.assertEqual({name: open(os.path.join(output, name), 'rb').read() for name in os.listdir(output)}, before)
+
+  def test_a_full_disk_leaves_an_earlier_excerpt_as_it_is(self):
+    output = self.create_tempdir('copies').full_path
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
+    before = {name: open(os.path.join(output, name), 'rb').read() for name in os.listdir(output)}
+    with mock.patch.object(shutil, 'copyfile', side_effect=OSError(errno.ENOSPC, 'No space left on device')):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{output}: No space left on device'):
+        excerpt.write(excerpt.ExcerptConfig(self.run_folder, output, rows=2))
+    self.assertEqual({name: open(os.path.join(output, name), 'rb').read() for name in os.listdir(output)}, before)
+
+  def test_the_excerpt_of_another_run_is_not_replaced(self):
+    output = self.create_tempdir('copies').full_path
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
+    os.makedirs(os.path.join(output, '.new_after_kill_9'))
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
+    self._write('config.json', json.dumps({'agent': 'impala', 'flags': _FLAGS | {'seed': 77}}))
+    with self.assertRaisesRegex(errors.UserError, 'has the excerpt of another run: choose another folder, or'):
+      excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
+    self.assertNotEqual(run_directory.read_config(output)['flags']['seed'], 77)
 
   def test_a_damaged_config_is_named_before_anything_is_written(self):
     output = self.create_tempdir('copies').full_path

@@ -179,6 +179,13 @@ class GpuProofTest(absltest.TestCase):
     with self.assertRaisesRegex(errors.UserError, '^no card: .*; --device=cpu is a small trial on the CPU$'):
       gpu_proof.run(gpu_proof.Proof(8., self.output), 'gpu', proof_rows.full_plan(16), self.trace)
 
+  def test_an_earlier_result_is_not_replaced(self):
+    output = self.create_tempfile(content='measured on a card').full_path
+    config = gpu_proof.GpuProofConfig(output=output)
+    with mock.patch.object(gpu_proof.run_flags, 'config_from_flags', return_value=config):
+      with self.assertRaisesRegex(errors.UserError, '^--output=.*: exists already: move it, or choose another file$'):
+        gpu_proof.main()
+
   def test_the_program_reads_its_flags(self):
     done = subprocess.run([sys.executable, '-m', gpu_proof.__name__, '--minutes=0'], env=python_path.environment(),
                           text=True, capture_output=True, check=False)

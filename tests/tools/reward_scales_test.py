@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ import numpy as np
 from scalable_agents.agents import sweeps
 from scalable_agents.environments import registry
 from scalable_agents.records import errors
+from scalable_agents.records import run_directory
 from scalable_agents.tools import comparison
 from scalable_agents.tools import off_policy
 from scalable_agents.tools import reward_scales
@@ -60,6 +62,24 @@ class RewardScalesTest(parameterized.TestCase):
         comparison.run_rows, 'read_metrics', return_value=[row]):
       with self.assertRaisesRegex(errors.UserError, message):
         self._run(experiment='clipping', seeds=1, output=self.create_tempdir().full_path)
+
+  def test_an_interrupted_run_is_made_again_from_its_start(self):
+    line, folder = reward_scales.EXPERIMENTS['clipping'].lines[0], self.create_tempdir().full_path
+    for name, frames, rows, is_kept in (('cut', 600, [{'environment_frames': 599}], False), ('begun', 600, [], False),
+                                        ('complete', 600, [{'environment_frames': 600}], True),
+                                        ('another', 700, [{'environment_frames': 10}], True)):
+      with self.subTest(name):
+        logdir = os.path.join(folder, name)
+        run_directory.open_run(logdir, {'total_environment_frames': frames}, ()).close()
+        with open(os.path.join(logdir, 'metrics.jsonl'), 'w', encoding='utf-8') as stream:
+          stream.writelines(json.dumps(row | {'wall_seconds': 1.}) + '\n' for row in rows)
+
+        def run(*unused, logdir=logdir, **unused_settings):
+          return subprocess.CompletedProcess([], 1, f'{os.path.exists(logdir)}')
+
+        with mock.patch.object(subprocess, 'run', run):
+          with self.assertRaisesRegex(errors.UserError, f'^{logdir}: {is_kept}$'):
+            comparison.train(reward_scales.EXPERIMENTS['clipping'], line, 1, 600, logdir)
 
   def test_each_number_is_of_its_line_seed_and_task(self):
     """The runs of line l with seed s have the shares 0.1 l + 0.01 s + 0.001 t of the optimal return of task t."""

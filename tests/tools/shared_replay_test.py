@@ -1,6 +1,7 @@
 """Tests of the comparison of replays: the smallest runs, which rate is chosen, intervals, and what goes on later."""
 
 import contextlib
+import errno
 import io
 import math
 import os
@@ -16,6 +17,7 @@ import numpy as np
 import psutil
 
 from scalable_agents.processes import python_path
+from scalable_agents.records import errors
 from scalable_agents.tools import lockstep
 from scalable_agents.tools import shared_replay
 
@@ -76,6 +78,17 @@ class SharedReplayTest(parameterized.TestCase):
       self.assertEqual(self._run(), lines)
     self.assertLen(self.trained, 3 * 3 * 3 + 3 * 3)
     self.assertNotIn(lockstep.NO_REPLAY, {run.replay for run in self.trained})
+
+  def test_a_damaged_row_or_a_full_disk_is_one_line(self):
+    file = pathlib.Path(self._folder, 'runs.csv')
+    file.write_text('no replay,inf\n', encoding='utf-8')
+    with self.assertRaisesRegex(errors.UserError, f'^{file}: a row is damaged: '):
+      self._run()
+    file.unlink()
+    full = OSError(errno.ENOSPC, 'No space left on device')
+    with mock.patch.object(shared_replay.csv, 'writer', side_effect=full), self.assertRaisesRegex(
+        errors.UserError, f'^{file}: No space left on device'):
+      self._run()
 
   def test_only_the_wanted_lines_are_run(self):
     lines = self._run(['no replay', 'shared replay, naive'])

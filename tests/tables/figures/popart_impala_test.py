@@ -57,6 +57,12 @@ class PopArtFiguresTest(run_directories.TestCase):
     lines = [[*axes.lines[0].get_ydata()] for axes in panels]
     self.assertEqual(lines, [[0., 1.], [1., 2.], [20.], [-20., 10.]])  # Above: mu. Below: returns.
 
+  def test_runs_with_the_same_name_have_a_figure_each(self):
+    for number, name in enumerate(('x/a/run', 'y/a/run', 'z/a_run')):
+      self._make(name, [1., 2. + number])
+    names = [name for name in popart_figures.pictures(self.read()) if name.startswith('popart_statistics')]
+    self.assertEqual(names, ['popart_statistics_a_run', 'popart_statistics_a_run_2', 'popart_statistics_a_run_3'])
+
   def test_statistics_of_other_levels(self):
     run_directories.make(self.folder, 'run', frames=1000, curves={'catch': [-1., 0.]}, binary='popart_impala_atari57',
                          more={'popart/mean/catch': [3., 5.], 'popart/scale/catch': [0.5, 0.25]},

@@ -92,7 +92,7 @@ class R2d2FiguresTest(run_directories.TestCase):
     self._make('a', histories=histories)
     self._make('b', histories={history: more[history] for history in ('inf', '120', '40')}, seed=2)
     self._make('c', histories=histories, recurrent_state='zero')
-    self._make('d')
+    self._make('d', seed=3)
     panels = self._panels(r2d2_figures.draw_memory)
     self.assertEqual([axes.get_ylabel() for axes in panels],
                      ['mean return', 'greedy action match (%)', 'difference of max Q'])

@@ -122,6 +122,15 @@ class RunsTest(run_directories.TestCase):
     self.assertEmpty(faults)
     self.assertEqual([os.path.basename(run.logdir) for run in found], ['c[1]', 'a', 'b'])
 
+  def test_a_copy_of_a_run_is_no_further_seed(self):
+    for name, seed in (('a', 1), ('a_too', 1), ('c', 2)):  # The rows of the first two have the same times.
+      run_directories.single_game(self.folder, name, 1.0, seed=seed, curves={'pong': [1., 2.]})
+    run_directories.single_game(self.folder, 'd', 1.0, seed=1, curves={'pong': [1., 3.]})
+    skipped = []
+    found, faults = runs.read([os.path.join(self.folder, '*')], evaluated=True, skip=skipped.append)
+    self.assertEqual(([os.path.basename(run.logdir) for run in found], faults), (['a', 'c', 'd'], []))
+    self.assertEqual(skipped, [f'{self.folder}/a_too: a copy of {self.folder}/a'])
+
   def test_regression_members_found_with_a_slash_at_the_end_are_of_one_population(self):
     for index in range(2):
       run_directories.single_game(self.folder, f'member_0{index}', population_size=2)
