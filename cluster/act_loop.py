@@ -57,7 +57,7 @@ class ActLoop:
                  num_learners=0, held=host.held)
     refresh_steps = cluster_config.refresh_steps(
         membership, job.agent.steps_between_fetches(config), config.unroll_length)
-    addresses = membership.learner_addresses.split(',')
+    addresses = membership.addresses
     task = number % len(addresses)  # Learners have the first numbers, so tasks 0, 1, ... take the learners in turn.
     self._stop = threading.Event()
     self._signals = stop_signals.StopSignals()

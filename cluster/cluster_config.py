@@ -20,14 +20,9 @@ _HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Bits of an actor_id, which is an int32
 MAX_HOSTS, MAX_ENVIRONMENTS = 1 << _HOST_BITS, 1 << _ENVIRONMENT_BITS
 
 
-def num_learners(addresses: str) -> int:
-  """Returns the number of processes with learners, which is 1 without addresses. See --learner_addresses."""
-  return 1 + addresses.count(',')
-
-
 def _learners(addresses):
   """Describes how many unrolls an update has: each learner adds --batch_size."""
-  number = num_learners(addresses)
+  number = 1 + addresses.count(',')
   return f'{number} learner{"s" if number > 1 else ""}'
 
 
@@ -70,6 +65,11 @@ class ClusterConfig:
       '', 'HOST:PORT of an actor host with --relay_port, from which this actor host fetches parameters. While it does '
       'not serve any, they come from the learner. It must be a host of the same learner.', free=True)
 
+  @property
+  def addresses(self) -> list[str]:
+    """HOST:PORT of each process with learners. Empty on a single machine."""
+    return self.learner_addresses.split(',') if self.learner_addresses else []
+
 
 def validate(config: ClusterConfig) -> None:
   """Raises ValueError for the first invalid setting, with one line: the flag, its value and the allowed values."""
@@ -81,20 +81,19 @@ def validate(config: ClusterConfig) -> None:
   settings.check(config)
   require(bool(config.job_name) == bool(config.learner_addresses), 'learner_addresses',
           'HOST:PORT of the learner together with --job_name, or neither of them on a single machine')
-  for address in config.learner_addresses.split(',') if config.job_name else []:
+  for address in config.addresses:
     ports.split_address(address, 'learner_addresses')
-  require(not config.job_name or _all_differ(config.learner_addresses.split(',')), 'learner_addresses',
-          'a different address for each learner')
-  require(config.job_name != 'learner' or config.task < len(config.learner_addresses.split(',')), 'task',
+  require(_all_differ(config.addresses), 'learner_addresses', 'a different address for each learner')
+  require(config.job_name != 'learner' or config.task < len(config.addresses), 'task',
           f'the number of one of the learners {config.learner_addresses}')
-  require(config.job_name != 'learner' or config.task >= 0 or ',' not in config.learner_addresses, 'task',
+  require(config.job_name != 'learner' or config.task >= 0 or len(config.addresses) == 1, 'task',
           f'the number of this learner in {config.learner_addresses}')
   require(config.job_name or config.task < 0, 'task', 'it only with --job_name')
   for name in ('relay_port', 'parameters_from'):
     require(config.job_name == 'actor' or not getattr(config, name), name, 'it only with --job_name=actor')
   if config.parameters_from:
     ports.split_address(config.parameters_from, 'parameters_from')
-    require(_all_differ([config.parameters_from, *config.learner_addresses.split(',')]), 'parameters_from',
+    require(_all_differ([config.parameters_from, *config.addresses]), 'parameters_from',
             'the address of an actor host with --relay_port, not of a learner')
   refresh = config.parameter_refresh
   require(refresh in (AUTO, PAPER, UNROLL)
@@ -128,7 +127,7 @@ def host_number(config: ClusterConfig) -> int:
     return max(config.task, 0)
   # Random numbers are larger than all numbers that follow from --task.
   return (MAX_HOSTS // 2 + secrets.randbelow(MAX_HOSTS // 2) if config.task < 0
-          else num_learners(config.learner_addresses) + config.task)
+          else len(config.addresses) + config.task)
 
 
 def host_name(task: int) -> str:

@@ -50,8 +50,7 @@ def make_graph(task: int, unroll_specs: list[tf.TensorSpec], parameter_specs: li
     raw = tf.raw_ops
     greeting = sessions.text_of(sessions.shared_text(learner_port.GREETING))
     report = tf.compat.v1.placeholder(tf.string, [])
-    reports = raw.FIFOQueueV2(component_types=[tf.string], shapes=[[]], capacity=learner_port.REPORTS_CAPACITY,
-                              shared_name=learner_port.REPORTS)
+    reports = sessions.shared_queue(learner_port.REPORTS)
     version, parameters = ops.parameter_snapshot_latest(
         ops.parameter_snapshot(shared_name=learner_port.PARAMETERS), types=[spec.dtype for spec in parameter_specs])
     # Each unroll is fed alone. A stack of k unrolls would cost a copy here and another one in the learner.

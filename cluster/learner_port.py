@@ -30,7 +30,6 @@ from scalable_agents.processes import sessions
 JOB = 'worker'  # The job name that tf.distribute.MultiWorkerMirroredStrategy requires.
 UNROLLS, PARAMETERS, REPORTS, GREETING = 'unrolls', 'parameters', 'reports', 'greeting'  # Names of the resources.
 Communication = tf.distribute.experimental.CommunicationImplementation
-REPORTS_CAPACITY = 1 << 16  # Reports in the queue.
 
 _FORGOTTEN_SECONDS = 4 * ports.BEAT_SECONDS  # An actor host without a report for this long counts as gone.
 # At the end of a run the port stays open for a while, so that actor hosts learn of the end.
@@ -139,32 +138,16 @@ class LearnerPort:
     Raises:
       ports.PortError: another process has the port, or another learner ended before all had connected.
     """
-    addresses, task = config.learner_addresses.split(','), max(config.task, 0)
-    self._lock = ports.take_port(addresses[task], 'learner', 'learner_addresses')
     self.settings = settings
     self.environment_restarts = 0  # The restarts that actor hosts have reported to this learner.
-    cluster = tf.train.ClusterSpec({JOB: addresses})
     self.strategy = None  # The strategy that joins several processes, if there are several.
-    try:
-      if len(addresses) > 1:
-        _configure_health_check(config.learner_timeout_seconds)
-        cards = len(tf.config.list_physical_devices('GPU'))  # Each is one GPU for TensorFlow, see configure_devices.
-        machines = [ports.split_address(address)[0] for address in addresses]
-        self.communication = communication(cards, cards, machines)
-        self.strategy = tf.distribute.MultiWorkerMirroredStrategy(
-            tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type=JOB, task_id=task),
-            tf.distribute.experimental.CommunicationOptions(implementation=self.communication))
-      else:
-        tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0)
-    except (tf.errors.UnavailableError, tf.errors.FailedPreconditionError) as error:
-      raise ports.PortError('a learner of this cluster ended before all were connected, so all learners end: start all '
-                            'of them again') from error
-    except tf.errors.OpError as error:
-      raise ports.PortError(f'{addresses[task]}: the port could not be opened: {error.message}') from error
+    if len(config.addresses) > 1:
+      self._join(config)
+    else:
+      self._lock = sessions.open_port(JOB, config.learner_addresses, 'learner', 'learner_addresses')
     with tf.device('/CPU:0'):
       self._greeting = sessions.shared_text(GREETING)
-      self._queue = tf.raw_ops.FIFOQueueV2(
-          component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
+      self._queue = sessions.shared_queue(REPORTS)
     self._reports = {}  # Host -> (its latest Report, the time of its arrival).
     self._incarnations = collections.defaultdict(list)  # Host -> ids of its processes, in the order of arrival.
     self._restarts_of = {}  # Id of a process -> its environment_restarts so far.
@@ -175,6 +158,24 @@ class LearnerPort:
     self._content = {}
     self._greeting_lock = threading.Lock()
     self._reports_lock = threading.Lock()
+
+  def _join(self, config):
+    """Opens the port of one of several learners, and waits for the others."""
+    addresses, task = config.addresses, config.task
+    self._lock = ports.take_port(addresses[task], 'learner', 'learner_addresses')
+    _configure_health_check(config.learner_timeout_seconds)
+    cards = len(tf.config.list_physical_devices('GPU'))  # Each is one GPU for TensorFlow, see configure_devices.
+    self.communication = communication(cards, cards, [ports.split_address(address)[0] for address in addresses])
+    try:
+      self.strategy = tf.distribute.MultiWorkerMirroredStrategy(
+          tf.distribute.cluster_resolver.SimpleClusterResolver(
+              tf.train.ClusterSpec({JOB: addresses}), task_type=JOB, task_id=task),
+          tf.distribute.experimental.CommunicationOptions(implementation=self.communication))
+    except (tf.errors.UnavailableError, tf.errors.FailedPreconditionError) as error:
+      raise ports.PortError('a learner of this cluster ended before all were connected, so all learners end: start all '
+                            'of them again') from error
+    except tf.errors.OpError as error:
+      raise ports.PortError(f'{addresses[task]}: the port could not be opened: {error.message}') from error
 
   def offer(self, unroll_spec, parameter_specs):
     """Admits actor hosts: makes the greeting, which they read. The queue and the published parameters must exist.
@@ -299,7 +300,7 @@ class LearnerPort:
     """Changes items of the greeting."""
     with self._greeting_lock:  # Another thread may announce the end while a row of metrics is written.
       self._content |= changes
-      tf.raw_ops.AssignVariableOp(resource=self._greeting, value=tf.constant(json.dumps(self._content)))
+      sessions.set_text(self._greeting, json.dumps(self._content))
 
   def _arrived(self):
     size = int(tf.raw_ops.QueueSizeV2(handle=self._queue))

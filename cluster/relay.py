@@ -52,14 +52,12 @@ class RelayPort:
     if self._snapshot is None:
       self._snapshot = parameters_lib.ParameterSnapshot(specs, shared_name=learner_port.PARAMETERS)
     self._snapshot.publish(version, parameters)
-    self._name_source(learner)  # Afterwards, so that nobody takes the parameters of an earlier learner for this one's.
+    # Afterwards, so that nobody takes the parameters of an earlier learner for this one's.
+    sessions.set_text(self._source, learner)
 
   def withdraw(self):
     """Serves nothing until the next `publish`, because the learner does not answer."""
-    self._name_source('')
-
-  def _name_source(self, learner):
-    tf.raw_ops.AssignVariableOp(resource=self._source, value=tf.constant(learner))
+    sessions.set_text(self._source, '')
 
 
 class Relay:

@@ -38,7 +38,6 @@ from scalable_agents.replay import episode_replay
 JOB = 'replay'
 TASK = f'/job:{JOB}/replica:0/task:0'
 REPLAY, REPORTS, GREETING = 'replay', 'reports', 'greeting'  # Names of the resources.
-REPORTS_CAPACITY = 1 << 16
 FORGOTTEN_SECONDS = 4 * ports.BEAT_SECONDS  # An agent without a report for this long counts as gone.
 
 _CONTRACT, _CONTENTS, _LOCK = 'replay.json', 'replay', '.lock'  # Files in the folder.
@@ -120,8 +119,7 @@ class ReplayPort:
       self._lock = sessions.open_port(JOB, address, 'replay', 'shared_replay')
     with tf.device('/CPU:0'):
       self._greeting = sessions.shared_text(GREETING)
-      self._queue = tf.raw_ops.FIFOQueueV2(
-          component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
+      self._queue = sessions.shared_queue(REPORTS)
     self._pace = pace_lib.Pace(FORGOTTEN_SECONDS)
     self._agents = set()  # The ids of agents that have agreed to the contract. The others wait for these only.
     self._incarnation = uuid.uuid4().hex
@@ -247,7 +245,7 @@ class ReplayPort:
   def _greet(self):
     """Tells the agents who serves, what the replay holds, and where each of them would be level with the slowest."""
     greeting = {'incarnation': self._incarnation, 'contract': self._contract, 'even': self._pace.even(time.monotonic())}
-    tf.raw_ops.AssignVariableOp(resource=self._greeting, value=tf.constant(json.dumps(greeting)))
+    sessions.set_text(self._greeting, json.dumps(greeting))
 
 
 def _check_is_here(address: str):

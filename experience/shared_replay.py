@@ -68,8 +68,7 @@ def _make_graph(contract, check) -> _Nodes:
     raw, placeholder = tf.raw_ops, tf.compat.v1.placeholder
     greeting = sessions.text_of(sessions.shared_text(replay_port.GREETING))
     report = placeholder(tf.string, [])
-    reports = raw.FIFOQueueV2(component_types=[tf.string], shapes=[[]], capacity=replay_port.REPORTS_CAPACITY,
-                              shared_name=replay_port.REPORTS)
+    reports = sessions.shared_queue(replay_port.REPORTS)
     replay = replay_port.make_replay(contract, replay_port.REPLAY)
     ids = [placeholder(tf.int64, [None]) for _ in range(2)]
     rows = [placeholder(spec.dtype, [None, None, *spec.shape]) for spec in replay_port.row_spec(contract)]

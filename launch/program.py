@@ -119,7 +119,7 @@ def _read_flags(preset, agent) -> definition.Job:
   if cluster.job_name and config.barrier != 'none':
     cause = '--synchronous' if config.synchronous else agent.name
     raise errors.UserError(f'{cause}: only without --job_name; processes of a cluster cannot take turns')
-  if not agent.can_have_several_learners and (cluster.num_learners > 1 or ',' in cluster.learner_addresses):
+  if not agent.can_have_several_learners and (cluster.num_learners > 1 or len(cluster.addresses) > 1):
     name = '--num_learners' if cluster.num_learners > 1 else '--learner_addresses'
     raise errors.UserError(f'{name}: {agent.name} has one learner, which applies the gradient of one worker at a time')
   refresh = cluster_config.refresh_steps(cluster, agent.steps_between_fetches(config), config.unroll_length)
@@ -127,7 +127,7 @@ def _read_flags(preset, agent) -> definition.Job:
     raise errors.UserError(f'--parameter_refresh={refresh}: want auto, paper, unroll, or a divisor of '
                            f'{config.unroll_length}, so that unrolls begin with new parameters: {agent.name} does not '
                            'correct for stale ones')
-  if population.population_size > 1 and ',' in cluster.learner_addresses:
+  if population.population_size > 1 and len(cluster.addresses) > 1:
     raise errors.UserError('--population_size: all learners of a member are in one process; give one address in '
                            '--learner_addresses, and --num_learners for several')
   if not stored and cluster.job_name != 'actor':
@@ -242,7 +242,7 @@ def _join_learners(job, screen):
   with errors.of_user(ports.PortError):
     learner_port.configure_devices(membership.num_learners)
     if membership.job_name:
-      addresses, task = membership.learner_addresses.split(','), max(membership.task, 0)
+      addresses, task = membership.addresses, max(membership.task, 0)
       others = ''
       if len(addresses) > 1:
         others = f'; it waits for all {len(addresses)} learners'

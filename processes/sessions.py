@@ -70,6 +70,16 @@ def text_of(handle: tf.Tensor) -> tf.Tensor:
   return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.string)
 
 
+def set_text(handle: tf.Tensor, text: str):
+  """Gives a variable of `shared_text` a new value."""
+  tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(text))
+
+
+def shared_queue(name: str) -> tf.Tensor:
+  """Returns the handle of a queue of texts, [] string, that all processes find by its name. In a graph: the node."""
+  return tf.raw_ops.FIFOQueueV2(component_types=[tf.string], shapes=[[]], capacity=1 << 16, shared_name=name)
+
+
 def read_greeting(session: tf.compat.v1.Session, greeting: tf.Tensor, other_task: str) -> dict[str, Any]:
   """Returns a server's greeting, [] string, JSON.
 

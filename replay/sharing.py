@@ -51,7 +51,7 @@ def serve(address: str, make: Callable[[], Any]) -> Any:
   greeting = {_name(replay): _settings(replay) for replay in tf.nest.flatten(made)}
   with tf.device('/CPU:0'):
     variable = sessions.shared_text(_GREETING)
-    tf.raw_ops.AssignVariableOp(resource=variable, value=tf.constant(json.dumps(greeting)))
+    sessions.set_text(variable, json.dumps(greeting))
   _kept.append((lock, made, variable))
   return made
 

@@ -10,7 +10,6 @@ import re
 from typing import Any, NamedTuple, TypeVar
 
 from scalable_agents.agents import sweeps
-from scalable_agents.cluster import cluster_config
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
 from scalable_agents.environments import scores
@@ -79,7 +78,7 @@ class Run(NamedTuple):
   @property
   def learners(self) -> int:
     """The number of learners of all processes. Each process has the same number."""
-    processes = cluster_config.num_learners(self.flags.get('learner_addresses') or '')
+    processes = 1 + (self.flags.get('learner_addresses') or '').count(',')
     return processes * (self.flags.get('num_learners') or 1)
 
   @property
