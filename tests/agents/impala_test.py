@@ -79,8 +79,7 @@ class ImpalaConfigTest(parameterized.TestCase):
       ('torso_precision', 'int8', 'one of float32, bfloat16, auto'),
       ('reward_transform', 'clip', 'one of abs_one, soft_asymmetric, optimistic_asymmetric, none'),
       ('off_policy_correction', 'retrace', 'one of vtrace, one_step, epsilon, none'),
-      ('optimizer', 'sgd', 'one of rmsprop, adam'),
-      ('level_name', '', 'the name of a level'))
+      ('optimizer', 'sgd', 'one of rmsprop, adam'))
   def test_bad_values_are_named(self, name, value, wanted):
     with self.assertRaises(ValueError) as caught:
       configs.validate_impala(dataclasses.replace(configs.ImpalaConfig(), **{name: value}))

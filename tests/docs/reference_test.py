@@ -28,7 +28,7 @@ from scalable_agents.training import definition
 _PAGES = {path.name: path.read_text(encoding='utf-8')
           for path in (source_tree.ROOT / 'docs' / 'reference').glob('*.md')}
 _TABLES = reference.tables()
-_SOURCE = r'(?i)\b(et al|table|section|figure|equation|equations|appendix|papers?|released code|ape-x|ours)\b'
+_SOURCE = r'(?i)\b(et al|tables?|section|figure|equation|equations|appendix|papers?|released code|ape-x|ours)\b'
 _WITHOUT_SOURCE = {'--level_name', '--seed', '--num_actors'}
 _MODULES = [importlib.import_module(name) for text in _PAGES.values()
             for name in re.findall(r'^\.\. automodule:: (\S+)$', text, re.MULTILINE)]
