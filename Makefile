@@ -95,7 +95,7 @@ train: setup  ## Trains IMPALA on Pong and evaluates it. Options: AGENT=r2d2 LOG
 	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 $(PONG_$(AGENT)) --logdir='$(LOGDIR)' $(ARGS)
 	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 --logdir='$(LOGDIR)' --mode=test
 	@echo 'all metrics:          $(VENV)/bin/tensorboard --logdir="$(LOGDIR)"'
-	@echo "runs beside others:   $(PYTHON) -m scalable_agents compare_runs --runs='$(patsubst %/,%,$(dir $(LOGDIR)))/*'"
+	@echo "runs beside others:   $(PYTHON) -m scalable_agents compare_runs --runs='$$(dirname '$(LOGDIR)')/*'"
 
 test: packages $(INSTALLED)  ## Runs every test. To run those of one folder: make test TESTS=//tests/learner/...
 	@command -v bazel >/dev/null || { echo 'test: no Bazel; `make setup` says how to install it' >&2; exit 1; }

@@ -20,17 +20,19 @@ def installed() -> dict[str, str | None]:
 def commit() -> str:
   """Returns the commit of this checkout, with a + if files differ from it; '' outside of a checkout."""
   root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-  # An installed package may lie inside of another project's checkout.
-  if os.path.realpath(_git(root, 'rev-parse', '--show-toplevel') or os.devnull) != root:
+  checkout = _git(root, 'rev-parse', '--show-toplevel')
+  if not checkout or os.path.realpath(checkout) != root:  # An installed package may lie inside of another checkout.
     return ''
   return _git(root, 'describe', '--always', '--dirty=+', '--exclude=*')
 
 
 def _git(folder, *arguments):
   """Returns what git prints; '' if it fails or there is no git."""
+  # Within a hook of git, GIT_DIR names the hook's repository.
+  environment = {name: value for name, value in os.environ.items() if not name.startswith('GIT_')}
   try:
-    return subprocess.run(['git', '--no-optional-locks', '-C', folder, *arguments], stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(['git', '--no-optional-locks', '-C', folder, *arguments], env=environment, text=True,
+                          stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout.strip()
   except OSError:
     return ''
 

@@ -82,6 +82,7 @@ def train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: st
     errors.UserError: the program's last line, if it fails.
   """
   if _is_interrupted(frames, logdir):
+    print(f'{logdir}: it was interrupted, and is made again', flush=True)
     run_directory.remove(logdir)
   done = subprocess.run(
       _command(experiment, line, seed, frames, logdir), env=python_path.environment(), stdout=subprocess.PIPE,
@@ -113,7 +114,7 @@ def _read_curve(line: Line, frames: int, logdir: str) -> Curve:
           if all(row.get(f'episode_return/{level}') is not None for level in line.levels)]
   if not rows or rows[-1]['environment_frames'] < frames:
     raise errors.UserError(f'{logdir}: interrupted, or too short for an episode of each task; the same command '
-                           'continues')
+                           'makes it again')
   returns = np.array([[row[f'episode_return/{level}'] for level in line.levels] for row in rows])
   return Curve(np.array([row['environment_frames'] for row in rows]), returns / line.optimal_returns)
 

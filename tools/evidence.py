@@ -10,7 +10,7 @@ of the optimal return. "Higher" holds if a one-sided Mann-Whitney test on the sc
 The program prints a table for each experiment, and writes evidence.md and PAPER.png to --output, beside the run
 directories. If not all papers are chosen, the page's name has theirs, such as evidence_r2d2.md. The page also has the
 effect in the first parts of the runs, which shows whether shorter ones would do. The program exits with an error if a
-claim does not hold. The same command continues after an interruption, with the runs that are not complete.
+claim does not hold. The same command continues after an interruption: it makes the runs that are not complete.
 """
 
 from scalable_agents.processes import quiet
@@ -20,6 +20,7 @@ if __name__ == '__main__':
 
 from collections.abc import Callable, Sequence, Set
 import dataclasses
+import glob
 from importlib import util
 import itertools
 import os
@@ -46,7 +47,6 @@ from scalable_agents.tools import shared_replay
 
 _PACKAGES = 'scipy', 'rliable'  # Not among those that every installation has.
 _PACKAGES_OF_TASKS = 'popgym', 'bsuite'
-_COMMITS = 'commits.txt'  # In --output.
 _LARGEST_P = 0.05
 _PARTS = {'a quarter': 0.25, 'half': 0.5, 'three quarters': 0.75, 'all': 1.}  # Of a run's frames.
 
@@ -259,10 +259,6 @@ def main():
                            "'.[evidence]'")
   intervals.interquartile_mean([0., 0.])  # Where rliable cannot be imported, this says so before any run.
   folder, sections, failed, total = files.make_folder(config.output), [], [], 0
-  commits = _commits(os.path.join(folder, _COMMITS))
-  if len(commits) > 1:
-    print(f'runs that are complete are kept, also those of commit {", ".join(commits[:-1])}; another --output makes '
-          'all again', flush=True)
   for name in chosen:
     paper = PAPERS[name]
     studies = {key: _make(key, paper, config, os.path.join(folder, name)) for key in paper.studies}
@@ -275,6 +271,9 @@ def main():
       print(f'{"holds" if verdict.holds else "FAILS"}  {claim.text} ({verdict.reason})', flush=True)
     failed += [claim.text for claim, (*_, verdict) in zip(paper.claims, verdicts, strict=True) if not verdict.holds]
     total += len(verdicts)
+  commits = _commits([os.path.join(folder, name) for name in chosen])
+  if len(commits) > 1:
+    print(f'the runs are of several commits: {", ".join(commits)}; another --output makes all again')
   broken = f', all runs with {config.broken_with}' if config.broken_with else ''
   head = ['# Claims of the papers on small tasks', '',
           f'{total - len(failed)} of {total} claims hold. Commit {", ".join(commits)}, {machine.num_cores()} cores of '
@@ -290,13 +289,11 @@ def main():
     raise errors.UserError(f'{len(failed)} of {total} claims do not hold: {"; ".join(failed)}: see {page}')
 
 
-def _commits(file: str) -> list[str]:
-  """Returns the commits that have made runs in this folder, the present one last. The file keeps them."""
-  with run_directory.one_line_errors(file), open(file, 'a+', encoding='utf-8') as stream:
-    stream.seek(0)
-    earlier, present = stream.read().split(), package_versions.commit() or 'unknown'
-    stream.write(f'{present}\n' * (present not in earlier))
-  return [commit for commit in earlier if commit != present] + [present]
+def _commits(folders: Sequence[str]) -> list[str]:
+  """Returns the commits that made the runs in these folders. Runs of shared_replay are always of the present one."""
+  versions = [run_directory.read_config(os.path.dirname(file)).get('versions', {})
+              for folder in folders for file in glob.glob(os.path.join(glob.escape(folder), '*', 'config.json'))]
+  return sorted({of_run.get('scalable_agents') or 'unknown' for of_run in versions or [package_versions.installed()]})
 
 
 if __name__ == '__main__':

@@ -81,10 +81,11 @@ def write(config: ExcerptConfig):
     for name, lines in rows.items():
       with open(run_directory.path(new, name), 'wb') as stream:
         stream.writelines(lines)
-    for name in sorted(_FILES & set(os.listdir(folder))):  # The new excerpt may lack some of them.
-      os.remove(run_directory.path(folder, name))
-    for name in os.listdir(new):
+    written = os.listdir(new)
+    for name in written:
       os.replace(run_directory.path(new, name), run_directory.path(folder, name))
+    for name in (_FILES & set(os.listdir(folder))).difference(written):  # Of an earlier excerpt.
+      os.remove(run_directory.path(folder, name))
 
 
 def _num_levels(run: str, flags: dict[str, Any]) -> int:
@@ -98,7 +99,10 @@ def _check(folder: str, output: str, of_run: dict[str, Any]):
   names = [name for name in sorted(os.listdir(folder)) if not name.startswith('.new_')]  # Left by kill -9.
   if others := [name for name in names if name not in _FILES]:
     raise errors.UserError(f'--output={output}: has other files, such as {others[0]}: choose another folder')
-  if names and settings.differences(run_directory.read_config(output)['flags'], of_run['flags'], {'logdir'}, {}):
+  if run_directory.CONFIG not in names:
+    return
+  earlier = run_directory.read_config(output)['flags']
+  if settings.differences(earlier, of_run['flags'], {'logdir'}, {}):
     raise errors.UserError(f'--output={output}: has the excerpt of another run: choose another folder, or remove it')
 
 

@@ -40,7 +40,7 @@ class GpuProofConfig:
 
   device: str = setting('gpu', 'gpu, or cpu for a small trial on the CPU.', choices=('gpu', 'cpu'))
   minutes: float = setting(8., 'The longest time that the program may take.', more_than=0, at_most=1440)
-  output: str = setting('gpu_proof.json', 'The JSON file to write.')
+  output: str = setting('gpu_proof.json', 'The JSON file to write. It must not exist yet.')
 
 
 class Proof:

@@ -16,7 +16,7 @@ The last two need packages of others: `pip install '.[evidence]'`.
 
 The runs are synchronous, so each is determined by its seed. The program prints a table, and writes EXPERIMENT.csv (the
 learning curves) and EXPERIMENT.png to --output, beside the run directories. The same command continues after an
-interruption. The table has means of the last third of each run.
+interruption: it makes the runs that are not complete. The table has means of the last third of each run.
 """
 
 import dataclasses

@@ -10,7 +10,8 @@ The experiments are:
 
 The runs are synchronous, so each is determined by its seed. The program prints a table, and writes EXPERIMENT.csv (the
 learning curves) and EXPERIMENT.png to --output, beside the run directories. The same command continues after an
-interruption. The table has means of the last tenth of each run. Hessel et al. 2019.
+interruption: it makes the runs that are not complete. The table has means of the last tenth of each run. Hessel et al.
+2019.
 """
 
 import dataclasses

@@ -36,6 +36,7 @@ import numpy as np
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
+from scalable_agents.records import package_versions
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
@@ -87,6 +88,7 @@ class _Runs:
     self._file = file
     self._parallel = parallel
     self._curves = {}
+    self._code = package_versions.installed()['scalable_agents']  # Runs of other code are made again.
     if os.path.exists(file):
       with run_directory.one_line_errors(file), errors.of_user(ValueError, prefix=f'{file}: a row is damaged: '), open(
           file, 'r+', encoding='utf-8', newline='') as stream:
@@ -94,8 +96,11 @@ class _Runs:
         stream.seek(0)
         for replay, threshold, rate, seed, frames, entropy_steps, fingerprint, *curve in csv.reader(stream):
           run = lockstep.Run(replay, float(threshold), float(rate), int(seed), int(frames), entropy_steps)
-          if fingerprint == lockstep.fingerprint(run):
+          if fingerprint == self._fingerprint(run):
             self._curves[run] = [float(share) for share in curve]
+
+  def _fingerprint(self, run):
+    return f'{lockstep.fingerprint(run)} {self._code}'
 
   def make(self, runs: list[lockstep.Run]) -> list[list[float]]:
     """Makes those runs that the file does not have yet. Returns the curves of all."""
@@ -109,7 +114,7 @@ class _Runs:
           with run_directory.one_line_errors(self._file), open(
               self._file, 'a', encoding='utf-8', newline='') as stream:
             csv.writer(stream, lineterminator='\n').writerow(
-                [*run, lockstep.fingerprint(run), *(f'{share:.5g}' for share in curve)])
+                [*run, self._fingerprint(run), *(f'{share:.5g}' for share in curve)])
     return [self._curves[run] for run in runs]
 
 

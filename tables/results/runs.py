@@ -114,7 +114,7 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] | None 
   Returns:
     The runs, each directory once, and a one-line message for each input that is not a run.
   """
-  runs, faults, seen, copied = [], [], set(), {}  # `copied`: what a copy has in common with its original -> logdir.
+  runs, faults, seen = [], [], set()
   for pattern in patterns:
     is_named, found = os.path.exists(pattern), matching(pattern)
     if not found:
@@ -125,10 +125,7 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] | None 
         try:
           run_directory.check_name(logdir)
           run = _read(logdir, evaluated, agents)
-          original = copied.setdefault(_settings_and_last_row(run) or logdir, logdir)
-          if original != logdir:  # It would count as a further seed.
-            (skip or faults.append)(f'{logdir}: a copy of {original}')
-          elif run.task == 0:
+          if run.task == 0:
             runs.append(run)
           elif is_named:
             faults.append(f'{logdir}: the directory of learner {run.task} of a run: want that of learner 0')
@@ -136,15 +133,23 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] | None 
           (faults.append if is_named or skip is None else skip)(str(error))
         except run_directory.RunDirectoryError as error:
           faults.append(str(error))
-  return runs, faults
+  originals = []
+  for copies in grouped(runs, _content).values():
+    # An excerpt has no checkpoints, and may lack episodes.
+    original = max(copies, key=lambda run: os.path.exists(run_directory.path(run.logdir, run_directory.CHECKPOINTS)))
+    originals.append(original)
+    for run in copies:
+      if run is not original:  # It would count as a further seed.
+        (skip or faults.append)(f'{run.logdir}: a copy of {original.logdir}')
+  return originals, faults
 
 
-def _settings_and_last_row(run: Run) -> str:
-  """Returns the settings and the last row of the metrics, which has times, as text. Only a copy has the same."""
+def _content(run: Run) -> str:
+  """Returns settings, evaluation and the last row of metrics, which has times, as text. Only a copy has the same."""
   with contextlib.suppress(run_directory.RunDirectoryError):  # The rows may not be wanted.
     if row := run_rows.last_metrics(run.logdir):
-      return json.dumps([run.agent, run.flags | {'logdir': ''}, row], sort_keys=True)
-  return ''
+      return json.dumps([run.agent, run.flags | {'logdir': ''}, run.evaluation, row], sort_keys=True)
+  return run.logdir
 
 
 def matching(pattern: str) -> list[str]:

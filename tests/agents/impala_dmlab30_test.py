@@ -51,7 +51,7 @@ class DefaultsTest(absltest.TestCase):
     changed = {name: value for name, value in dataclasses.asdict(registry.PRESETS['r2d2_plus_dmlab30'].config).items()
                if value != getattr(registry.PRESETS['r2d2_dmlab30'].config, name)}
     self.assertEqual(changed, {'torso': 'deep', 'reward_transform': 'optimistic_asymmetric', 'batch_size': 32,
-                               'target_update_interval': 400})
+                               'samples_per_period': 0.77, 'target_update_interval': 400})
 
   def test_defaults_are_the_papers_and_where_it_swept_the_releases(self):
     config = registry.PRESETS['impala_dmlab30'].config

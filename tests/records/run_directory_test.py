@@ -107,8 +107,10 @@ class OpenRunTest(parameterized.TestCase):
   def test_a_run_names_the_commit_of_its_code(self):
     root = self.create_tempdir()
     module = root.create_file('records/package_versions.py').full_path
-    for words in (['init'], ['add', '.'], ['-c', 'user.name=a', '-c', 'user.email=a@b', 'commit', '--message=one']):
-      subprocess.run(['git', '-C', root.full_path, *words], stdout=subprocess.DEVNULL, check=True)
+    others = {name: value for name, value in os.environ.items() if not name.startswith('GIT_')}
+    for words in (['init'], ['add', '.'], ['commit', '--message=one']):
+      subprocess.run(['git', '-C', root.full_path, '-c', 'user.name=a', '-c', 'user.email=a@b',
+                      '-c', 'commit.gpgsign=false', *words], env=others, stdout=subprocess.DEVNULL, check=True)
     with absltest.mock.patch.object(package_versions, '__file__', module):
       run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
       written = run_directory.read_config(self._logdir)['versions']['scalable_agents']

@@ -130,6 +130,9 @@ class RunsTest(run_directories.TestCase):
     found, faults = runs.read([os.path.join(self.folder, '*')], evaluated=True, skip=skipped.append)
     self.assertEqual(([os.path.basename(run.logdir) for run in found], faults), (['a', 'c', 'd'], []))
     self.assertEqual(skipped, [f'{self.folder}/a_too: a copy of {self.folder}/a'])
+    os.mkdir(os.path.join(self.folder, 'a_too', 'checkpoints'))  # So it is the original, and `a` may be its excerpt.
+    found, _ = runs.read([os.path.join(self.folder, '*')], evaluated=True, skip=skipped.append)
+    self.assertEqual([os.path.basename(run.logdir) for run in found], ['a_too', 'c', 'd'])
 
   def test_regression_members_found_with_a_slash_at_the_end_are_of_one_population(self):
     for index in range(2):
