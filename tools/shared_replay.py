@@ -11,8 +11,8 @@ Each line has the best of three learning rates. They are compared on seeds of th
 line is judged do not choose its rate. The program prints a table of the mean returns over whole runs, so that slow
 learning counts, with the differences from no replay, paired by seed, and 95 % intervals from a bootstrap over the
 seeds. --entropy_steps=all gives the entropy bonus to replayed steps, too. It writes runs.csv and sharing.png to
---output. The same command continues after an interruption. Runs in the file that were made with other settings, also
-constants of lockstep.py, are made again.
+--output. The same command continues after an interruption. Runs in the file that were made with other settings or code
+are made again.
 """
 
 from scalable_agents.processes import quiet
