@@ -290,10 +290,10 @@ def main():
 
 
 def _commits(folders: Sequence[str]) -> list[str]:
-  """Returns the commits that made the runs in these folders. Runs of shared_replay are always of the present one."""
+  """Returns the present commit, of which runs of shared_replay always are, and those of the runs in these folders."""
   versions = [run_directory.read_config(os.path.dirname(file)).get('versions', {})
               for folder in folders for file in glob.glob(os.path.join(glob.escape(folder), '*', 'config.json'))]
-  return sorted({of_run.get('scalable_agents') or 'unknown' for of_run in versions or [package_versions.installed()]})
+  return sorted({of_run.get('scalable_agents') or 'unknown' for of_run in [*versions, package_versions.installed()]})
 
 
 if __name__ == '__main__':
