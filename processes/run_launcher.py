@@ -8,7 +8,6 @@ from typing import TextIO
 from scalable_agents.processes import child_process
 from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
-from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 
 
@@ -89,9 +88,4 @@ class Launcher:
 
   def _is_finished(self, member) -> bool:
     """Returns whether the member's run is complete. Exit code 0 alone is not enough: it also follows a signal."""
-    logdir = os.path.join(self._folder, member.name)
-    row = run_rows.last_metrics(logdir) if member.code == 0 else None
-    if row is None:
-      return False
-    wanted = run_directory.read_config(logdir)['flags'].get('total_environment_frames')
-    return isinstance(wanted, int) and row['environment_frames'] >= wanted
+    return member.code == 0 and run_rows.is_complete(os.path.join(self._folder, member.name))

@@ -65,6 +65,19 @@ def last_metrics(logdir: str) -> dict[str, Any] | None:
   return metrics_row(file, row) if row else None
 
 
+def is_complete(logdir: str) -> bool:
+  """Returns whether a run has trained for its --total_environment_frames, as far as its metrics say.
+
+  Raises:
+    run_directory.RunDirectoryError: metrics.jsonl or config.json is damaged.
+  """
+  row = last_metrics(logdir)
+  if row is None:
+    return False
+  wanted = run_directory.read_config(logdir)['flags'].get('total_environment_frames')
+  return isinstance(wanted, int) and row['environment_frames'] >= wanted
+
+
 def metrics_row(file: str, row: row_file.Row) -> dict[str, Any]:
   """Returns a row of metrics.jsonl as a dict. Raises run_directory.RunDirectoryError if it is damaged."""
   try:

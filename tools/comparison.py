@@ -96,9 +96,8 @@ def _is_interrupted(frames: int, logdir: str) -> bool:
   """Returns whether there is a run of so many frames that is not complete."""
   if not os.path.exists(run_directory.path(logdir, run_directory.CONFIG)):
     return False
-  row = run_rows.last_metrics(logdir)
   return (run_directory.read_config(logdir)['flags'].get('total_environment_frames') == frames
-          and (row is None or row['environment_frames'] < frames))
+          and not run_rows.is_complete(logdir))
 
 
 def _command(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> list[str]:
