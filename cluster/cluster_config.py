@@ -20,9 +20,14 @@ _HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Bits of an actor_id, which is an int32
 MAX_HOSTS, MAX_ENVIRONMENTS = 1 << _HOST_BITS, 1 << _ENVIRONMENT_BITS
 
 
+def num_processes(addresses: str) -> int:
+  """Returns the number of processes with learners, given --learner_addresses. It is 1 without addresses."""
+  return 1 + addresses.count(',')
+
+
 def _learners(addresses):
   """Describes how many unrolls an update has: each learner adds --batch_size."""
-  number = 1 + addresses.count(',')
+  number = num_processes(addresses)
   return f'{number} learner{"s" if number > 1 else ""}'
 
 

@@ -10,6 +10,7 @@ import re
 from typing import Any, NamedTuple, TypeVar
 
 from scalable_agents.agents import sweeps
+from scalable_agents.cluster import cluster_config
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
 from scalable_agents.environments import scores
@@ -78,7 +79,7 @@ class Run(NamedTuple):
   @property
   def learners(self) -> int:
     """The number of learners of all processes. Each process has the same number."""
-    processes = 1 + (self.flags.get('learner_addresses') or '').count(',')
+    processes = cluster_config.num_processes(self.flags.get('learner_addresses') or '')
     return processes * (self.flags.get('num_learners') or 1)
 
   @property
