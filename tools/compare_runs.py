@@ -58,7 +58,7 @@ class Run(NamedTuple):
 
 
 def read(patterns: str, metric: str) -> list[Run]:
-  """Reads the runs that have a metric, in the order of the patterns. Others are skipped and named.
+  """Reads the runs that have a metric, in the order of the patterns. Others, and copies of runs, are skipped and named.
 
   Raises:
     errors.UserError: a pattern matches no run, or all runs lack the metric or are damaged. The error is about the last
@@ -74,10 +74,15 @@ def read(patterns: str, metric: str) -> list[Run]:
       found.setdefault(os.path.realpath(path), path)
   if not found:
     raise errors.UserError(f'--runs={patterns}: want run directories')
-  runs, faults = [], []
+  read_runs, runs, faults = [], [], []
   for path in found.values():
     try:
-      runs.append(_read_run(path, metric))
+      read_runs.append(_read_run(path))
+    except errors.UserError as error:
+      faults.append(str(error))
+  for run in runs_lib.without_copies(read_runs, faults.append):
+    try:
+      runs.append(_with_metric(run, metric))
     except errors.UserError as error:
       faults.append(str(error))
   for fault in faults if runs else faults[:-1]:
@@ -87,13 +92,18 @@ def read(patterns: str, metric: str) -> list[Run]:
   return runs
 
 
-def _read_run(logdir, metric):
-  stored, rows = run_directory.read_config(logdir), run_rows.read_metrics(logdir)
+def _read_run(logdir):
+  stored = run_directory.read_config(logdir)
   runs_lib.check_types(stored['flags'], {}, run_directory.path(logdir, run_directory.CONFIG))
   agent = stored.get('agent') or runs_lib.agent_in(stored.get('command_line'))  # Older runs do not name their agent.
   run = runs_lib.Run(logdir, stored['flags'], None, agent or '')
   if run.task:
     raise errors.UserError(f'{logdir}: the directory of learner {run.task} of a run: want that of learner 0')
+  return run
+
+
+def _with_metric(run, metric):
+  logdir, rows = run.logdir, run_rows.read_metrics(run.logdir)
   if not rows:
     raise errors.UserError(f'{logdir}: has no metrics yet')
   points = [(row['environment_frames'], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]

@@ -134,15 +134,20 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] | None 
           (faults.append if is_named or skip is None else skip)(str(error))
         except run_directory.RunDirectoryError as error:
           faults.append(str(error))
+  return without_copies(runs, skip or faults.append), faults
+
+
+def without_copies(runs: Iterable[Run], skip: Callable[[str], None]) -> list[Run]:
+  """Returns each run once, because a copy would count as a further seed. `skip` is called with a line for each copy."""
   originals = []
   for copies in grouped(runs, _content).values():
     # An excerpt has no checkpoints, and may lack episodes.
     original = max(copies, key=lambda run: os.path.exists(run_directory.path(run.logdir, run_directory.CHECKPOINTS)))
     originals.append(original)
     for run in copies:
-      if run is not original:  # It would count as a further seed.
-        (skip or faults.append)(f'{run.logdir}: a copy of {original.logdir}')
-  return originals, faults
+      if run is not original:
+        skip(f'{run.logdir}: a copy of {original.logdir}')
+  return originals
 
 
 def _content(run: Run) -> str:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 from unittest import mock
 
@@ -86,6 +87,13 @@ class CompareRunsTest(absltest.TestCase):
     _, screen = self._compare()
     self.assertRegex(screen, r'all runs\n  1 run; at the end 2;')
     self.assertRegex(self.skipped.getvalue(), '^skipped: .*/run_learner_1: the directory of learner 1 of a run: want ')
+
+  def test_a_copy_of_a_run_is_no_further_seed(self):
+    run = self._run('run', [1., 2.])
+    shutil.copytree(run, f'{run}_copy')
+    _, screen = self._compare()
+    self.assertRegex(screen, r'all runs\n  1 run; at the end 2;')
+    self.assertEqual(self.skipped.getvalue(), f'skipped: {run}_copy: a copy of {run}\n')
 
   def test_shared_replays_at_several_addresses_make_no_group(self):
     for seed, address in enumerate(('127.0.0.1:40001', '127.0.0.1:40913', '')):
@@ -175,11 +183,11 @@ class CompareRunsTest(absltest.TestCase):
     self._run('d', [3., 4.])
     _, screen = self._compare()
     self.assertIn('  2 runs; at the end 3 ', screen)
-    self.assertRegex(self.skipped.getvalue(), "^skipped: .*/b: no metric 'episode_return': want .*\n"
-                                              'skipped: .*/c/config.json, line 1 is damaged .*\n$')
-    with self.assertRaisesRegex(errors.UserError, '^.*/c/config.json, line 1 is damaged'):
+    self.assertRegex(self.skipped.getvalue(), '^skipped: .*/c/config.json, line 1 is damaged .*\n'
+                                              "skipped: .*/b: no metric 'episode_return': want .*\n$")
+    with self.assertRaisesRegex(errors.UserError, '^.*/b: no metric'):
       self._compare('[bc]')
-    self.assertRegex(self.skipped.getvalue(), '^skipped: .*/b: no metric .*\n$')
+    self.assertRegex(self.skipped.getvalue(), '^skipped: .*/c/config.json, line 1 is damaged .*\n$')
 
   def test_without_rliable_there_are_a_figure_and_a_table_of_single_runs(self):
     self._run('a', [1., 2.])
