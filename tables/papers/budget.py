@@ -51,7 +51,7 @@ class Cost(NamedTuple):
   """What an agent of a paper costs: all runs from which its numbers come."""
   paper: str
   agent: published.Agent
-  runs: int    # Levels of experts x samples of hyper-parameters or members of a population x seeds or repetitions.
+  runs: int    # Levels of experts x samples of hyper-parameters or members of a population x seeds.
   frames: int  # Environment frames of all runs.
   rate: Rate
 
@@ -83,20 +83,13 @@ def learned_per_step(agent: published.Agent) -> int:
   return 8 if agent.suite == 'dmlab30' or settings.get('batch_size') == 256 else 5
 
 
-def _repetitions(paper: str, agent: published.Agent) -> int:
-  """Returns how often a paper repeated a whole sweep or population. `Agent.seeds` has the repetitions of R2D2."""
-  if paper in ('PopArt', 'LASER') and agent.suite == 'dmlab30':
-    return 3  # PopArt: "three independent PBT experiments". LASER: section A.3.
-  return 2 if paper == 'LASER' and agent.frames == 50_000_000 else 1  # LASER: figure 1.
-
-
 def costs() -> Iterator[Cost]:
   """Yields the cost of each agent that a paper trains, in the order of the papers' tables."""
   rates = _rates()
   for paper, agents in _AGENTS.items():
     for agent in agents:
       levels = len(scores.SUITES[agent.suite].levels) if agent.experts else 1
-      runs = levels * agent.population * agent.samples * agent.seeds * _repetitions(paper, agent)
+      runs = levels * agent.population * agent.samples * agent.seeds
       key = agent.family, agent.suite, agent.torso, agent.use_lstm, learned_per_step(agent), agent.learners
       yield Cost(paper, agent, runs, runs * agent.frames, rates[key])
 

@@ -112,6 +112,8 @@ class Result:
         ('agents', self._agent.population, [best.agents for best, _ in of_levels], str)):
       if min(found) < wanted:
         less.append(f'{results.span(min(found), min(max(found), wanted), write)} of {write(wanted)} {name}')
+    if levels and len(group) < self._agent.seeds:
+      less.append(f'{len(group)} of {self._agent.seeds} repetitions')
     runs = {run.logdir: run for run in (best.runs[level] for best, level in of_levels)}
     return results.extent(less, map(self._as_scored, runs.values()), self._agent)
 

@@ -54,18 +54,25 @@ ROWS = _rows()
 _SINGLE = (('batch_size', 256), ('replay_share', 0.875), ('replay_capacity', 15_000_000), ('learning_rate_decay', True))
 
 
+_DMLAB_REPETITIONS = 3  # Of a sweep. Appendix A.3.
+
+
 def _agent(name: str, frames: int, population: int = 9, settings: tuple = ()) -> published.Agent:
-  return published.Agent(name, 'atari57', True, 'deep_4x', False, frames, population, 1, settings, runs_lib.LASER)
+  repetitions = 2 if frames == 50_000_000 else 1  # Figure 1.
+  return published.Agent(name, 'atari57', True, 'deep_4x', False, frames, population, 1, settings, runs_lib.LASER,
+                         seeds=repetitions)
 
 
 def _dmlab_agent(name: str) -> published.Agent:
-  return published.Agent(name, 'dmlab30', False, 'deep', True, 10_000_000_000, 10, 1, (), runs_lib.LASER)
+  return published.Agent(name, 'dmlab30', False, 'deep', True, 10_000_000_000, 10, 1, (), runs_lib.LASER,
+                         seeds=_DMLAB_REPETITIONS)
 
 
 # Section 5.1: sweeps on DMLab-30 have 10 agents, also those with population-based training.
 _PIXEL_POPART = published.Agent(
     PIXEL_POPART, 'dmlab30', False, 'deep', True, 10_000_000_000, 10, 1,
-    (*published.POPART_SETTINGS, ('action_set', 'popart'), ('use_pixel_control', True)))
+    (*published.POPART_SETTINGS, ('action_set', 'popart'), ('use_pixel_control', True)),
+    seeds=_DMLAB_REPETITIONS)
 
 
 PAPER = published.Paper(

@@ -28,7 +28,7 @@ class Agent(NamedTuple):
   settings: tuple[tuple[str, Any], ...] = ()  # (name, value) of each that differs from the family's.
   family: str = 'impala'  # Whose settings it has: 'impala', 'a3c', 'r2d2' or 'laser'. See departures.papers.
   samples: int = 1   # Combinations of hyper-parameters in the sweep of which the paper shows the best one.
-  seeds: int = 1
+  seeds: int = 1     # Also repetitions of a whole sweep or population.
   actors: int = 0    # Number of actors, if it changes what an actor does; otherwise 0.
   # (setting, value) of another reading of the paper, if it contradicts itself about the agent.
   also: tuple[tuple[str, Any], ...] = ()

@@ -19,6 +19,7 @@ from scalable_agents.tests.tables import run_directories
 _PRESETS = registry.PRESETS
 _M = 1_000_000
 _SHARED = {'shared_replay': 'here:1'}
+_ONE_AGENT = 'scaled down: 1 of 9 agents, 1 of 2 repetitions'
 _mean = run_directories.mean_return
 _SINGLE = {'batch_size': 256, 'replay_share': 0.875, 'replay_capacity': 15 * _M, 'learning_rate_decay': True}
 
@@ -100,19 +101,19 @@ class LaserTablesTest(run_directories.TestCase):
     self.assertIn(f'{laser_published.SHARED_50M}: of 6 runs these are shown, the best agent of each sweep: '
                   'breakout/agent_1, pong/agent_1, qbert/agent_1', notes)
     self.assertEqual(rows['median (%)'][f'{laser_published.SHARED_50M}: run'],
-                     'scaled down: 3 of 57 levels, 2 of 9 agents')
+                     'scaled down: 3 of 57 levels, 2 of 9 agents, 1 of 2 repetitions')
 
   @parameterized.parameters(
-      ({'frames': 10 * _M}, 'scaled down: 10M of 50M frames, 1 of 9 agents'),
+      ({'frames': 10 * _M}, 'scaled down: 10M of 50M frames, 1 of 9 agents, 1 of 2 repetitions'),
       ({'batch_size': 64, 'torso': 'shallow'},
-       'scaled down: 1 of 9 agents; departs from the paper: torso=shallow, batch_size=64'),
-      ({'learning_rate': 5e-4}, 'scaled down: 1 of 9 agents; departs from the paper: learning_rate=0.0005'),
-      ({'learning_rate_decay': True}, 'scaled down: 1 of 9 agents; departs from the paper: learning_rate_decay=True'),
-      ({'trust_region_threshold': 0.7}, 'scaled down: 1 of 9 agents'),
+       f'{_ONE_AGENT}; departs from the paper: torso=shallow, batch_size=64'),
+      ({'learning_rate': 5e-4}, f'{_ONE_AGENT}; departs from the paper: learning_rate=0.0005'),
+      ({'learning_rate_decay': True}, f'{_ONE_AGENT}; departs from the paper: learning_rate_decay=True'),
+      ({'trust_region_threshold': 0.7}, _ONE_AGENT),
       ({'trust_region_threshold': math.inf},
-       'scaled down: 1 of 9 agents; departs from the paper: trust_region_threshold=inf'),
+       f'{_ONE_AGENT}; departs from the paper: trust_region_threshold=inf'),
       ({'noop_max': 30, 'relevance': 'kl_mu'},
-       'scaled down: 1 of 9 agents; departs from the paper: relevance=kl_mu, noop_max=30'))
+       f'{_ONE_AGENT}; departs from the paper: relevance=kl_mu, noop_max=30'))
   def test_what_is_smaller_or_different_is_named(self, others, extent):
     self._make('run', 20., **_SHARED | others)
     self.assertEqual(self._cell(laser_published.SHARED_50M), ((20., None, 1), extent))
@@ -154,11 +155,11 @@ class LaserTablesTest(run_directories.TestCase):
     self._make('long', 400 * [20.], **_SHARED, total_environment_frames=200 * _M)
     self._make('short', 900., 'qbert', **_SHARED, total_environment_frames=200 * _M, frames=10 * _M)
     self.assertEqual(self._table()[0]['median (%)'][f'{laser_published.SHARED_50M}: run'],
-                     'scaled down: 2 of 57 levels, 10M to 50M of 50M frames, 1 of 9 agents')
+                     'scaled down: 2 of 57 levels, 10M to 50M of 50M frames, 1 of 9 agents, 1 of 2 repetitions')
 
   @parameterized.parameters(
-      ({}, 'scaled down: 1 of 9 agents'),
-      ({'learning_rate_decay': True}, 'scaled down: 1 of 9 agents; departs from the paper: learning_rate_decay=True, '
+      ({}, _ONE_AGENT),
+      ({'learning_rate_decay': True}, f'{_ONE_AGENT}; departs from the paper: learning_rate_decay=True, '
                                       'total_environment_frames=200_000_000'))
   def test_a_longer_run_departs_where_its_learning_rate_depends_on_the_end(self, others, extent):
     self._make('run', 400 * [20.], **_SHARED, total_environment_frames=200 * _M, **others)
@@ -205,7 +206,7 @@ class LaserTablesTest(run_directories.TestCase):
     for measure, score in (('median (%)', 39.), ('mean capped (%)', 39.)):
       row = rows['LASER: Shared Experience Replay', 'DMLab-30, 10B frames', measure]
       self.assertAlmostEqual(row['this run'].value.mean, score)
-      self.assertEqual(row['run'], 'scaled down: 2 of 10 agents')
+      self.assertEqual(row['run'], 'scaled down: 2 of 10 agents, 1 of 3 repetitions')
     self.assertEqual(self._table('2')[1][-1], 'Not Atari: agent_0, agent_1')
 
   def test_popart_with_pixel_control_has_training_scores(self):
@@ -219,7 +220,7 @@ class LaserTablesTest(run_directories.TestCase):
     rows, notes = self._table('1')
     row = rows['PopArt-IMPALA+PixelControl (their implementation)', 'DMLab-30, 10B frames', 'mean capped (%)']
     self.assertAlmostEqual(row['this run'].value.mean, 45.)  # Of two populations.
-    self.assertEqual(row['run'], 'scaled down: 1 of 10 agents')
+    self.assertEqual(row['run'], 'scaled down: 1 of 10 agents, 2 of 3 repetitions')
     self.assertIn('population_2/member_00, population_3/member_00', notes[-2] + notes[-1])
 
   def test_every_setting_departs_that_is_not_free(self):

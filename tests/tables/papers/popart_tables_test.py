@@ -55,8 +55,9 @@ class PopArtTablesTest(run_directories.TestCase):
     """With the paper's frames, populations and settings nothing departs."""
     self._make('atari', _ATARI, 0.5, 'popart_impala_atari57')
     self._make('clipped', _ATARI, 0.6, 'popart_impala_atari57', reward_transform='abs_one')
-    self._make('dmlab', _DMLAB, 0.7, 'popart_impala_dmlab30')
-    self._make('impala', _IMPALA_DMLAB, 0.4, 'impala_dmlab30')
+    for number in range(3):  # Populations.
+      self._make(f'dmlab_{number}/member', _DMLAB, 0.7, 'popart_impala_dmlab30')
+      self._make(f'impala_{number}/member', _IMPALA_DMLAB, 0.4, 'impala_dmlab30')
     rows, notes = self._rows()
     self.assertLen(notes, 1)
     for key, share in ((('PopArt-IMPALA', 'Atari-57 (unclipped)', 'random starts: median'), 50),
@@ -92,9 +93,9 @@ class PopArtTablesTest(run_directories.TestCase):
     self._make('dmlab', _DMLAB, 0.7, 'popart_impala_dmlab30', curves=curves, test_num_episodes=10)
     mean, extent = self._rows()[0]['PopArt-IMPALA', 'DMLab-30', 'train: mean capped']
     self.assertAlmostEqual(mean, 25.)
-    self.assertEqual(extent, 'in full')  # Whatever the evaluation was.
+    self.assertEqual(extent, 'scaled down: 1 of 3 seeds')  # Whatever the evaluation was.
     self.assertEqual(self._rows()[0]['PopArt-IMPALA', 'DMLab-30', 'test: mean capped'][1],
-                     'scaled down: 10 of 500 episodes')
+                     'scaled down: 10 of 500 episodes, 1 of 3 seeds')
 
   def test_the_training_score_is_of_runs_that_have_one(self):
     flags = _DMLAB | {'population_size': 1, 'learning_rate_decay': True}
@@ -104,7 +105,7 @@ class PopArtTablesTest(run_directories.TestCase):
     self._make('without_rows', flags, 0.7, 'popart_impala_dmlab30', seed=2)
     mean, extent = self._rows()[0]['PopArt-IMPALA', 'DMLab-30', 'train: mean capped']
     self.assertAlmostEqual(mean, 30.)
-    self.assertEqual(extent, 'scaled down: 20M of 10B frames, 1 of 8 members')
+    self.assertEqual(extent, 'scaled down: 20M of 10B frames, 1 of 8 members, 2 of 3 seeds')
 
   def test_runs_that_are_not_shown_are_named(self):
     flags = _DMLAB | {'population_size': 1}
