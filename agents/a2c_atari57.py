@@ -1,4 +1,4 @@
-"""Trains and evaluates batched A2C on one Atari game, several games or all 57, or on a built-in or gymnasium task.
+"""Trains and evaluates batched A2C on Atari games: one, several or all 57. Also on tasks of your own.
 
   scalable-agents a2c_atari57 --level_name=pong --logdir=runs/pong_a2c
   scalable-agents a2c_atari57 --level_name=pong --logdir=runs/pong_a2c --mode=test

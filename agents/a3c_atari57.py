@@ -1,4 +1,4 @@
-"""Trains and evaluates A3C on one Atari game, several games or all 57, or on a built-in or gymnasium task.
+"""Trains and evaluates A3C on Atari games: one, several or all 57. Also on tasks of your own.
 
   scalable-agents a3c_atari57 --level_name=pong --logdir=runs/pong_a3c
   scalable-agents a3c_atari57 --level_name=pong --logdir=runs/pong_a3c --mode=test

@@ -122,20 +122,20 @@ class ImpalaConfig(ActorCriticConfig):
   # The correction.
   off_policy_correction: str = setting(
       'vtrace', 'How the learner corrects for actions that were chosen with older parameters: vtrace, one_step, '
-      'epsilon or none. Section 5.2.2.', choices=('vtrace', 'one_step', 'epsilon', 'none'))
+      'epsilon or none. IMPALA, section 5.2.2.', choices=('vtrace', 'one_step', 'epsilon', 'none'))
   clip_rho_threshold: float = setting(
       1.0, 'Largest importance weight in the value targets (rho-bar); larger weights are clipped to it. inf for no '
-      'clipping. Section 5.2.2. The theory wants at least clip_c_threshold (section 4.1).', at_least=0,
+      'clipping. IMPALA, section 5.2.2. The theory wants at least clip_c_threshold (section 4.1).', at_least=0,
       at_most=math.inf)
   clip_pg_rho_threshold: float = setting(
       1.0, 'Largest importance weight in the policy gradient; larger weights are clipped to it. inf for no clipping. '
-      'Section 5.2.2.', at_least=0, at_most=math.inf)
+      'IMPALA, section 5.2.2.', at_least=0, at_most=math.inf)
   clip_c_threshold: float = setting(
       1.0, 'Largest importance weight in the products that carry corrections back in time (c-bar); larger weights are '
-      'clipped to it. inf for no clipping. Section 5.2.2.', at_least=0, at_most=math.inf)
+      'clipped to it. inf for no clipping. IMPALA, section 5.2.2.', at_least=0, at_most=math.inf)
   vtrace_lambda: float = setting(
       1.0, 'Lambda of V-trace: 0 gives one-step value targets, 1 gives the full ones, and values between mix them. '
-      'Section 4.1, remark 2.', at_least=0, at_most=1)
+      'IMPALA, section 4.1, remark 2.', at_least=0, at_most=1)
   action_values: str = setting(
       'bootstrapped', "Estimate of an action's value in the policy gradient: bootstrapped (r + gamma v of the next "
       'state, section 4.2), one_step (r + gamma V of the next state, section E.3) or target (v of this state, Schmitt '
@@ -238,8 +238,8 @@ class R2d2Config(runtime_config.RuntimeConfig):
       at_least=1, at_most=settings.MAX_FRAMES)
 
   # The network.
-  torso: str = setting('dqn', 'Convolutional network for pixels: dqn (appendix), deep (R2D2+) or shallow.',
-                       choices=('dqn', 'shallow', 'deep', 'deep_4x'))
+  torso: str = setting('dqn', 'Convolutional network for pixels: dqn (appendix), deep (R2D2+), shallow, or deep_4x '
+                       '(LASER).', choices=('dqn', 'shallow', 'deep', 'deep_4x'))
   torso_precision: str = setting('float32', 'Data type of the torso for pixels: float32; bfloat16, which is faster on '
                                  'devices that support it; or auto, the faster one. Ours.', choices=_PRECISIONS)
   centre_pixels: str = setting(

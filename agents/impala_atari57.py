@@ -1,4 +1,4 @@
-"""Trains and evaluates IMPALA on one Atari game, several games or all 57, or on a built-in or gymnasium task.
+"""Trains and evaluates IMPALA on Atari games: one, several or all 57. Also on tasks of your own.
 
   scalable-agents impala_atari57 --level_name=pong --logdir=runs/pong
   scalable-agents impala_atari57 --level_name=pong --logdir=runs/pong --mode=test

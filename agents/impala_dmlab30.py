@@ -10,7 +10,7 @@ deep network with LSTM and language (figure 3) and tables D.1 to D.3. The releas
 that the paper swept, the number of frames, and the reward transformation (figure D.1 has another). Built-in and
 gymnasium tasks can also be trained.
 
-DeepMind Lab must be built from source. docs/suites.md says how to install it, and where to get the images that two
+DeepMind Lab must be built from source. docs/dmlab.md says how, and docs/suites.md where to get the images that two
 levels need.
 """
 

@@ -107,7 +107,7 @@ def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, 
     replay = unroll_replay.UnrollReplay(*rows, config.replay_capacity, config.batch_size, config.replay_minimum_size,
                                         exponent)
   sizes = mixed_experience.MixedSettings(num_new, num_replayed, config.learn_online,
-                                    is_saved=config.save_replay and not config.shared_replay)
+                                         is_saved=config.save_replay and not config.shared_replay)
   return mixed_experience.MixedExperience(intake, replay, sizes, seed)
 
 

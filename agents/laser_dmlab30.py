@@ -8,7 +8,7 @@ The same --logdir resumes a run, with its replay. Every hyper-parameter is a fla
 popart_impala_dmlab30; see docs/fidelity.md. The paper's LSTM is a variant (PreCo) that no paper describes in full; this
 is the usual one.
 
-DeepMind Lab must be built from source; see docs/suites.md.
+DeepMind Lab must be built from source; see docs/dmlab.md.
 """
 
 from scalable_agents.agents import train

@@ -110,8 +110,9 @@ def main(others: Sequence[str]):
   address = config.print_commands or f'127.0.0.1:{free_ports.find(1)[0]}'
   agents, replay = commands(config, others, address)
   if config.print_commands:
-    processes = [replay] * config.share + [
-        [*command, f'--logdir={os.path.join(folder, name)}'] for name, command in agents.items()]
+    processes = [[*command, f'--logdir={os.path.join(folder, name)}'] for name, command in agents.items()]
+    if config.share:
+      processes.insert(0, replay)
     return print(*(f'python {shlex.join(process)}' for process in processes), sep='\n')
   services = {'replay': [sys.executable, *replay]} if config.share else {}
   if not config.share and config.agents > 1:

@@ -82,6 +82,7 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
   v = scale * n + mean  # V-trace is computed with the un-normalised values, in the units of the rewards.
   n_tm1, mean_tm1, scale_tm1, v_tm1 = n[:-1], mean[:-1], scale[:-1], v[:-1]                # [T, B] each.
   targets, log_pi_tm1 = impala.off_policy_targets(steps, output.policy_logits, v_tm1, v[-1], trusted, config)
+  # Equations 11 and 12. As n = (v - mu) / sigma, the normalised advantage, (G - mu) / sigma - n, is (G - v) / sigma.
   normalized = targets._replace(vs=(targets.vs - mean_tm1) / scale_tm1, pg_advantages=targets.pg_advantages / scale_tm1)
   result = impala.actor_critic_loss(
       agent, unroll, output, n_tm1, log_pi_tm1, normalized, config, weights, entropy_weights, trusted)

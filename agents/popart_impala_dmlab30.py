@@ -7,7 +7,7 @@
 The same --logdir resumes a run. Every hyper-parameter is a flag. The agent has the larger action set of Hessel et al.
 2019. All other defaults are those of impala_dmlab30, since the paper refers to IMPALA for them; see docs/fidelity.md.
 
-DeepMind Lab must be built from source; see docs/suites.md.
+DeepMind Lab must be built from source; see docs/dmlab.md.
 """
 
 from scalable_agents.agents import train

@@ -251,7 +251,8 @@ def _stored_run(name: str | None, flags: dict[str, Any], agent: str, file: str) 
   presets = [preset for preset in candidates
              if {field.name for field in dataclasses.fields(preset.protocol)} <= flags.keys()]
   if not presets:
-    raise errors.UserError(f'{file}: the agent {name!r} is not one of this project: give its module:NAME')
+    raise errors.UserError(f'{file}: the agent {name!r} is not one of this project: give --agent=module:NAME, or in '
+                           "Python agent='module:NAME'")
   definition = python_path.load(presets[0].agent)
   config = _stored_settings(definition.config, flags, file)
   levels = registry.expand(config.level_name)

@@ -7,7 +7,7 @@
 The same --logdir resumes a run, with its replay. Every hyper-parameter is a flag. The defaults are those of Kapturowski
 et al. 2019, who train an agent per level with the same settings as on Atari, and with the larger action set.
 
-DeepMind Lab must be built from source; see docs/suites.md.
+DeepMind Lab must be built from source; see docs/dmlab.md.
 """
 
 from scalable_agents.agents import train

@@ -174,8 +174,8 @@ def evaluate(config: HistoryConfig, stored: python_api.StoredRun, level_id: int,
   if environments == 'auto':
     environments = min(config.num_episodes, 32 * machine.num_cores())
   run = run_config.RunConfig(logdir=config.logdir, mode='test', test_num_episodes=config.num_episodes,
-                            num_environments=min(environments, config.num_episodes),
-                            environment_timeout_seconds=stored.timeout_seconds)
+                             num_environments=min(environments, config.num_episodes),
+                             environment_timeout_seconds=stored.timeout_seconds)
   agents = []
 
   def make_restricted():

@@ -52,7 +52,7 @@ class ClusterConfig:
   num_learners: int = setting(
       1, 'Number of learners in this process. Each has a GPU of its own; without GPUs all share the CPU. They make '
       'each update together, and each takes --batch_size unrolls for it, like learners at several '
-      '--learner_addresses. Section 3.', at_least=1, at_most=_MAX_LEARNERS)
+      '--learner_addresses. IMPALA, section 3.', at_least=1, at_most=_MAX_LEARNERS)
   parameter_refresh: str = setting(
       AUTO, "How often a process's actors, and LASER's replayers, may take new parameters. unroll: once per unroll. A "
       "number: every so many agent steps of each environment. paper: as in the agent's paper, which is once per unroll "
@@ -60,7 +60,7 @@ class ClusterConfig:
       "hosts; on the learner's machine, the newest parameters in each batch of inference.", free=True)
   parameter_precision: str = setting(
       'float32', 'Data type in which weights travel to actor hosts: float32, or bfloat16, which halves their bytes. '
-      'Biases and other vectors always travel as they are. The paper does not round weights.',
+      'Biases and other vectors always travel as they are. No paper rounds weights.',
       choices=('float32', 'bfloat16'))
   relay_port: int = setting(
       0, 'The port at which this actor host serves the parameters that it fetches to other actor hosts; 0 for none. It '

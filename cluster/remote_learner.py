@@ -27,11 +27,11 @@ from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
 
 _PUSHERS = 2
-_PUSH_BYTES = 4_500_000     # Bytes per call. More would not fit into the processor's caches.
-_RETRY_SECONDS = 1.         # The time between two attempts to reach the learner.
-_PATIENCE_SECONDS = 15.     # After this long without a heartbeat, the host tries a new connection.
-_FIRST_WORD_SECONDS = 5.    # After this long without a learner, the user gets a message.
-_LATER_WORDS_SECONDS = 30.  # The time between further messages.
+_PUSH_BYTES = 4_500_000        # Bytes per call. More would not fit into the processor's caches.
+_RETRY_SECONDS = 1.            # The time between two attempts to reach the learner.
+_PATIENCE_SECONDS = 15.        # After this long without a heartbeat, the host tries a new connection.
+_FIRST_MESSAGE_SECONDS = 5.    # After this long without a learner, the user gets a message.
+_LATER_MESSAGES_SECONDS = 30.  # The time between further messages.
 _TICK_SECONDS = 0.02
 
 
@@ -116,6 +116,7 @@ class RemoteLearner:
     return outbox.put(self._lanes, unroll)
 
   def totals(self) -> Totals:
+    """Returns what was sent so far."""
     with self._lock:
       return self._totals
 
@@ -159,7 +160,7 @@ class RemoteLearner:
       try:
         greeting = self._contact(time.monotonic() - heard)
         if greeting['ended']:
-          self._take_leave()
+          self._report_leaving()
           return self._on_end()
         saves = greeting['saving']
         if before is not self._connection and (before or said != heard):
@@ -172,14 +173,14 @@ class RemoteLearner:
         if self._relay_port:
           self._relay_port.withdraw()
         now = time.monotonic()
-        if now - said >= (_FIRST_WORD_SECONDS if said == heard else _LATER_WORDS_SECONDS):
+        if now - said >= (_FIRST_MESSAGE_SECONDS if said == heard else _LATER_MESSAGES_SECONDS):
           said = now
           self._say(f'no learner at {self._address} for {now - heard:.0f} s: {sessions.reason(error)}')
       if before is not self._connection:
         self._stop.wait(_RETRY_SECONDS)  # Limits the rate of connections that fail at once.
       self._nudge.wait(ports.BEAT_SECONDS if heard == said and not saves else _RETRY_SECONDS)
       self._nudge.clear()
-    self._take_leave()
+    self._report_leaving()
 
   def _contact(self, silence_seconds):
     """Returns the learner's greeting, through a new connection if needed. Raises if there is no answer."""
@@ -225,7 +226,7 @@ class RemoteLearner:
     self._start(self._refresh, connection)
     return connection.beat(self._report())  # So that the learner knows of this host at once.
 
-  def _take_leave(self):
+  def _report_leaving(self):
     if self._connection:
       with contextlib.suppress(tf.errors.OpError):  # The learner is gone already.
         self._connection.beat(self._report()._replace(leaving=True))
@@ -253,20 +254,20 @@ class RemoteLearner:
 
   def _next_block(self, connection, lane):
     """Waits for a block of unrolls and marks it as in flight. Returns None if the connection is no longer in use."""
-    block = self._take_in_hand(connection, lane)
+    block = self._mark_in_flight(connection, lane)
     if block is None:
       with lane.taking:
         # The thread that held `taking` may have left its block in `unsent`, since its connection was replaced.
-        block = self._take_in_hand(connection, lane)
+        block = self._mark_in_flight(connection, lane)
         if block is None and self._is_current(connection):
           if (taken := lane.take()) is None:
             return None  # The lane is closed.
           with self._lock:
             lane.unsent.append(taken)
-          block = self._take_in_hand(connection, lane)
+          block = self._mark_in_flight(connection, lane)
     return block
 
-  def _take_in_hand(self, connection, lane):
+  def _mark_in_flight(self, connection, lane):
     """Marks a lane's first unsent block as in flight. Returns None if there is none or the connection is not in use."""
     with self._lock:
       if not lane.unsent or not self._is_current(connection):

@@ -54,7 +54,7 @@ class Replayers(unroll_replay.Replay):
     self._replay = replay
     self._agent = agent
     self._parameters = parameters
-    self._is_shared = isinstance(replay, shared_replay.SharedReplay)
+    self._shared = replay if isinstance(replay, shared_replay.SharedReplay) else None
     self._said_long = False
     with tf.device('/CPU:0'):
       def variable(values):
@@ -116,15 +116,15 @@ class Replayers(unroll_replay.Replay):
                'replay_long_episodes': counts.long_episodes, 'unrolls_replayed': counts.replayed_unrolls}
     if self._must_fill:
       metrics['replay_filled'] = min(counts.steps / self._minimum_size, 1.)
-    if self._is_shared:
-      metrics['replay_lead'] = self._replay.lead
-      if waits_for := self._replay.waits_for:
+    if self._shared:
+      metrics['replay_lead'] = self._shared.lead
+      if waits_for := self._shared.waits_for:
         metrics['replay_waits_for'] = waits_for
     return metrics
 
   def warnings(self) -> list[str]:
     """See Replay."""
-    warnings = self._replay.warnings() if self._is_shared else []
+    warnings = self._shared.warnings() if self._shared else []
     if not self._said_long and self._replay.statistics().long_episodes:
       self._said_long = True
       warnings.append(_LONG)
@@ -132,8 +132,8 @@ class Replayers(unroll_replay.Replay):
 
   def close(self) -> None:
     """See Replay."""
-    if self._is_shared:
-      self._replay.close()
+    if self._shared:
+      self._shared.close()
 
 
 def own_replay(unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int,

@@ -25,12 +25,12 @@ from scalable_agents.records import errors
 from scalable_agents.replay import episode_replay
 from scalable_agents.replay import replay_rows
 
-_ANSWER_SECONDS = 10.       # The deadline of a call. A healthy replay answers within a second. A dead one is silent.
-_RETRY_SECONDS = 0.5        # The time between two attempts to connect.
-_TICK_SECONDS = 0.02        # The time between two checks whether the slower agents have caught up.
-_FAREWELL_SECONDS = 1.      # Time to tell the replay job that this agent leaves.
-_FIRST_WORD_SECONDS = 5.    # After this long without a replay, the user gets a message.
-_LATER_WORDS_SECONDS = 30.  # The time between further messages.
+_ANSWER_SECONDS = 10.          # The deadline of a call. A healthy replay answers within a second. A dead one is silent.
+_RETRY_SECONDS = 0.5           # The time between two attempts to connect.
+_TICK_SECONDS = 0.02           # The time between two checks whether the slower agents have caught up.
+_FAREWELL_SECONDS = 1.         # Time to tell the replay job that this agent leaves.
+_FIRST_MESSAGE_SECONDS = 5.    # After this long without a replay, the user gets a message.
+_LATER_MESSAGES_SECONDS = 30.  # The time between further messages.
 # What a call raises if there is no replay job. A session that another thread has closed raises RuntimeError.
 _LOST = (tf.errors.OpError, OSError, RuntimeError, sessions.NotReadyError)
 # Those that the ops of the replay raise: the job is there, but it has no memory, for example.
@@ -272,7 +272,7 @@ class SharedReplay:
                                    'another replay') from error
           self._disconnect(connection)
           self._waits_for_job, now = True, time.monotonic()
-          if now - (said or began) >= (_LATER_WORDS_SECONDS if said else _FIRST_WORD_SECONDS):
+          if now - (said or began) >= (_LATER_MESSAGES_SECONDS if said else _FIRST_MESSAGE_SECONDS):
             said = now
             fault, reason = f'no replay at {self._address}', sessions.reason(error)
             if isinstance(error, _ANSWERED):

@@ -24,7 +24,7 @@ class Protocol:
   """The settings of the protocol. The defaults are the paper's."""
 
   action_repeats: int = setting(
-      4, 'Environment frames per agent step: each action is repeated this many times. Table G.1.', at_least=1,
+      4, 'Environment frames per agent step: each action is repeated this many times. IMPALA, table G.1.', at_least=1,
       at_most=settings.MAX_ACTION_REPEATS)
   noop_max: int = setting(
       atari57.SUITE.noop_max,
@@ -38,7 +38,7 @@ class Protocol:
       False, 'Use all 18 actions of the Atari 2600, not only those that the game uses. IMPALA: if it learns several '
       'games (appendix G). R2D2: always (section 2.3).')
   sticky_actions: bool = setting(
-      False, 'The emulator repeats the previous action with probability 0.25. The paper does not do this.')
+      False, 'The emulator repeats the previous action with probability 0.25. None of the papers does this.')
   max_episode_frames: int = setting(
       atari57.SUITE.max_episode_frames,
       'Environment frames after which an episode ends; 108,000 are 30 minutes of play. R2D2 and LASER: 30 minutes '

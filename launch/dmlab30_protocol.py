@@ -21,7 +21,7 @@ class Protocol:
   """The settings of the protocol. The defaults are the paper's."""
 
   action_repeats: int = setting(
-      4, 'Environment frames per agent step: each action is repeated this many times. Section D.1.', at_least=1,
+      4, 'Environment frames per agent step: each action is repeated this many times. IMPALA, section D.1.', at_least=1,
       at_most=settings.MAX_ACTION_REPEATS)
   action_set: str = setting('impala', 'impala: the 9 actions of table D.2. popart: the 15 actions of Hessel et al. '
                             '2019.', choices=tuple(dmlab.ACTION_SETS))

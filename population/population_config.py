@@ -13,14 +13,14 @@ class PopulationConfig:
 
   population_size: int = setting(
       1, 'Number of members of the population to which this run belongs. The run directories of the members are '
-      'POPULATION/member_00, member_01, .... //agents:population starts as many as the papers have. 1: no '
-      'population.', at_least=1, at_most=settings.MAX_PROCESSES)
+      'POPULATION/member_00, member_01 and so on. `scalable-agents population` starts as many as the papers have. 1: '
+      'no population.', at_least=1, at_most=settings.MAX_PROCESSES)
   population_episodes: int = setting(
       5_000, 'A member evolves after this many episodes of all levels together, with at least one of each level. '
-      'Appendix F.', at_least=1, at_most=settings.MAX_FRAMES)
+      'IMPALA, appendix F.', at_least=1, at_most=settings.MAX_FRAMES)
   population_initial_frames: int = setting(
-      20_000_000, 'Environment frames that a member trains for before it first evolves. Appendix F.', at_least=0,
-      at_most=settings.MAX_FRAMES)
+      20_000_000, 'Environment frames that a member trains for before it first evolves. IMPALA, appendix F.',
+      at_least=0, at_most=settings.MAX_FRAMES)
 
 
 def validate_member(config: PopulationConfig, learning_rate_decay: bool, logdir: str):

@@ -17,7 +17,7 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 class Fault(NamedTuple):
   """Why TensorFlow finds no card."""
   reason: str
-  mend: str  # The command or the flag that fixes it.
+  fix: str  # The command or the flag that fixes it.
 
 
 def models() -> list[str]:

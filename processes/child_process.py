@@ -135,6 +135,7 @@ class Child:
       process.wait()
 
   def is_running(self) -> bool:
+    """Returns whether the process was started and has not ended."""
     return self.process is not None and self.process.poll() is None
 
   def has_ended(self) -> bool:

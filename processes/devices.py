@@ -35,7 +35,8 @@ def choose(wanted: str = 'auto') -> str:
   if tf.config.list_logical_devices('GPU'):
     return GPU
   if wanted == 'gpu':
-    raise errors.UserError(f'--inference_device=gpu: {why_unused() or "this machine has no NVIDIA card"}')
+    raise errors.UserError(
+        f'--inference_device=gpu: {why_unused() or "this machine has no NVIDIA card: choose auto or cpu"}')
   return CPU
 
 
@@ -50,7 +51,7 @@ def describe(learns: Sequence[str] = (), acts: str = '') -> str:
   if learn and learn == act:
     line = f'learns and acts on {learn}'
   else:
-    line = ', '.join([f'learns on {learn}'] * bool(learn) + [f'acts on {act}'] * bool(act))
+    line = ', '.join(f'{verb} on {device}' for verb, device in (('learns', learn), ('acts', act)) if device)
   reason = why_unused()
   return f'{line}: {reason}' if reason else line
 
@@ -61,7 +62,7 @@ def why_unused() -> str:
   if not models or tf.config.list_physical_devices('GPU'):
     return ''
   if fault := cards.find_fault():
-    reason = f'{fault.reason}; {fault.mend}'
+    reason = f'{fault.reason}; {fault.fix}'
   elif not tf.test.is_built_with_cuda():
     reason = f"this TensorFlow is built without CUDA; pip install 'tensorflow[and-cuda]=={tf.__version__}'"
   else:

@@ -69,7 +69,7 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
         'popart/mean/LEVEL': Metric('rewards', "PopArt: mu, the mean of the level's value targets, before the update"),
         'popart/scale/LEVEL': Metric('rewards', 'PopArt: sigma, their standard deviation, before the update'),
         'value_loss/normalized/LEVEL': Metric('', 'PopArt: value loss per rollout of the level, with normalised '
-                                               'values'),
+                                              'values'),
         'value_loss/unnormalized/LEVEL': Metric('rewards squared', 'PopArt: the same with un-normalised values'),
         'rejected/online': Metric('share', 'LASER: new steps that the trust region leaves out'),
         'rejected/replayed': Metric('share', 'LASER: replayed steps that the trust region leaves out'),

@@ -13,8 +13,8 @@ class RuntimeConfig:
   """The base of the agents' configs. A config repeats a field to give it the default and the source of its paper."""
   level_name: str = setting(
       'pong', "The level to play: one of the program's suite (a game of Atari-57 or a level of DMLab-30), a built-in "
-      'task or gymnasium:ID. For several levels at once: a suite (atari57 or dmlab30), or names separated by commas. '
-      'Environments are assigned to the levels in turn.')
+      'task, gymnasium:ID or dm_env:MODULE:FUNCTION. For several levels at once: a suite (atari57 or dmlab30), or '
+      'names separated by commas. Environments are assigned to the levels in turn.')
   total_environment_frames: int = setting(
       200_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
       'levels.', at_least=1, at_most=settings.MAX_FRAMES)

@@ -42,7 +42,8 @@ class RateLimit(NamedTuple):
   for each other.
   """
   samples_per_insert: float = 0.  # Sequences to sample for each inserted one. 0: neither waits for the other.
-  tolerance: float = 0.           # Samples by which either may be ahead; >= samples_per_insert and >= batch_size / 2.
+  # Samples by which either side may be ahead. With samples_per_insert, at least that and at least batch_size / 2.
+  tolerance: float = 0.
   minimum_size: int = 1           # Sequences that must have been inserted before the first sample; <= capacity.
 
 

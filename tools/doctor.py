@@ -68,7 +68,7 @@ class Result(NamedTuple):
   status: str     # 'ok', 'warn' (only some uses need it) or 'wrong' (training needs it).
   name: str
   found: str
-  mend: str = ''  # A command or a hint that fixes the problem.
+  fix: str = ''  # A command or a hint that fixes the problem.
 
 
 class Answer(NamedTuple):
@@ -256,8 +256,8 @@ def check_roms(python=sys.executable):
   answer = ask(python, '-c', _ASK_ROMS)
   if answer.worked:
     return Result('ok', 'Atari ROMs', answer.text)
-  mend = _install('ale-py').replace(' install', ' install --force-reinstall')
-  return Result('wrong', 'Atari ROMs', answer.text, mend)
+  fix = _install('ale-py').replace(' install', ' install --force-reinstall')
+  return Result('wrong', 'Atari ROMs', answer.text, fix)
 
 
 def check_dmlab(python=sys.executable, root=ROOT, which=shutil.which):
@@ -315,7 +315,7 @@ def check_gpus(python=sys.executable, nvidia_smi='nvidia-smi', root=ROOT):
   if number and int(number[0]) < oldest:
     return Result('warn', 'GPUs', f'the machine has {card}, which is too old for TensorFlow', install_driver)
   if fault := cards.find_fault(root):
-    return Result('warn', 'GPUs', f'the machine has {card}, but {fault.reason}', fault.mend)
+    return Result('warn', 'GPUs', f'the machine has {card}, but {fault.reason}', fault.fix)
   why = 'TensorFlow does not find it' if seen.worked else f'TensorFlow cannot use it: {seen.text}'
   return Result('warn', 'GPUs', f'the machine has {card}, but {why}',
                 f'to see TensorFlow\'s reason: {python} -c "import tensorflow as t; t.config.list_physical_devices()"')
@@ -338,14 +338,14 @@ def check_limits(python=sys.executable, script=ROOT / 'processes' / 'machine.py'
     return Result('warn', 'limits', f'unknown: {answer.text}', _install('psutil'))
   found = (f'{cores} of {all_cores} cores; {memory / 2**30:.1f} of {all_memory / 2**30:.1f} GiB of memory, '
            f'{free / 2**30:.1f} GiB free')
-  mends = []
+  fixes = []
   if cores < 2 <= all_cores:
-    mends.append('allow more cores: docker run --cpus=2, sbatch --cpus-per-task=2')
+    fixes.append('allow more cores: docker run --cpus=2, sbatch --cpus-per-task=2')
   if free < wanted_free_bytes:
-    mends.append('stop other programs, or train with fewer environments: --num_environments=8')
+    fixes.append('stop other programs, or train with fewer environments: --num_environments=8')
     if memory < all_memory:
-      mends.append('allow more memory: docker run --memory=8g, sbatch --mem=8G')
-  return Result('warn' if mends else 'ok', 'limits', found, '; '.join(mends))
+      fixes.append('allow more memory: docker run --memory=8g, sbatch --mem=8G')
+  return Result('warn' if fixes else 'ok', 'limits', found, '; '.join(fixes))
 
 
 def check_shared_memory(needed_bytes=64 << 20):
@@ -432,8 +432,8 @@ def main(checks=CHECKS):
     except Exception as error:  # The other checks must run in any case.
       result = Result('wrong', getattr(check, '__name__', 'check'), f'the check itself failed: {error!r}')
     print(f'{result.status:6}{result.name:16}{result.found}', flush=True)
-    if result.mend:
-      print(f'{"":6}{"":16}fix: {result.mend}', flush=True)
+    if result.fix:
+      print(f'{"":6}{"":16}fix: {result.fix}', flush=True)
     wrong += result.status == 'wrong'
   return 1 if wrong else 0
 

@@ -56,8 +56,8 @@ class EvidenceConfig:
   """The flags."""
 
   papers: str = setting('impala,popart,r2d2,laser', 'Papers, separated by commas: impala, popart, r2d2, laser.')
-  seeds: int = setting(5, 'Number of runs of each line. Studies with small effects have at least 10 to 20.', at_least=5,
-                       at_most=1_000)
+  seeds: int = setting(5, 'Number of runs of each line. Three studies with small effects have at least 10, 15 and 20.',
+                       at_least=5, at_most=1_000)
   parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
   broken_with: str = setting('', 'A flag that is added to all runs, such as --off_policy_correction=none, to see that '
                              'claims about broken agents fail. Not for laser, whose runs have no flags.')

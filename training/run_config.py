@@ -43,8 +43,8 @@ class RunConfig:
       "paper's P100, compute in float32.")
   num_environments: settings.Count = setting(
       'auto', 'Number of environments that are stepped in parallel. auto: 32 per core, or 4 per core with levels of '
-      'DeepMind Lab, and the same number for each level. A learner with actor hosts may have 0.', at_least=0,
-      at_most=settings.MAX_ENVIRONMENTS)
+      'DeepMind Lab, and the same number for each level. A2C: always --batch_size. A3C: auto is 32, or 7 per level '
+      'with several levels. A learner with actor hosts may have 0.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
   num_environment_workers: settings.Count = setting(
       'auto', 'Number of processes that step the environments. auto: one per core, or one per environment with levels '
       'of DeepMind Lab.', at_least=1, at_most=settings.MAX_PROCESSES)
@@ -58,7 +58,8 @@ class RunConfig:
       at_least=1, at_most=_MAX_KERNEL_THREADS)
   dynamic_batching: bool = setting(
       True, 'Compute the actions of environments that need one at the same time in one batch. Otherwise the action of '
-      'each environment is computed alone, as by actors on CPUs in table 1 of Espeholt et al. 2018 (IMPALA).')
+      'each environment is computed alone, as by actors on CPUs in table 1 of Espeholt et al. 2018 (IMPALA). A3C '
+      'always computes them alone, except with --synchronous.')
   environment_timeout_seconds: float = setting(
       60.0, 'A worker that does not answer for this many seconds is replaced. It answers when it has made all its '
       'environments, and each time it has stepped or reset half of them. While it compiles a map, it has 20 times as '
@@ -89,7 +90,8 @@ class RunConfig:
   test_policy: str = setting(
       '', 'In evaluations: how actions are selected. sampled: from the policy. greedy: the most probable or most '
       'valuable action. epsilon: a random action with probability --test_epsilon, otherwise the greedy one. Default: '
-      "the first one that the agent's definition names (IMPALA: sampled).", choices=TEST_POLICIES)
+      "epsilon for R2D2, and sampled for the other agents of this project; for an agent of your own, the first one of "
+      "its definition's evaluation_policies.", choices=TEST_POLICIES)
   test_epsilon: float = setting(
       0.001, 'With --test_policy=epsilon: the probability of a random action.', at_least=0, at_most=1)
   video: str = setting('', 'With --mode=test: record an episode to this .mp4 or .gif file.')

@@ -92,8 +92,8 @@ class SkippedUpdates:
   def _advice(self):
     if not self._at_fault:
       peers = '; first see whether another learner names a faulty environment' if self._have_peers else ''
-      return ('Begin another run (--logdir) with a lower --learning_rate, or with a flag of the agent that scales '
-              f'large rewards down{peers}')
+      return ('Begin another run (--logdir) with a lower --learning_rate, or with smaller rewards, for example with '
+              f'--reward_transform=abs_one{peers}')
     names = [f'{self._levels[level]} ({self._actor_name(actor)})'
              for actor, (level, _) in sorted(self._at_fault.items())]
     others = len(names) - _MOST_ACTORS_NAMED

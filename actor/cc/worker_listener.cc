@@ -28,13 +28,13 @@ WorkerListener::WorkerListener(OnReadable on_readable, OnTick on_tick)
   event.events = EPOLLIN;
   event.data.u64 = kWake;
   if (epoll_ < 0 || wake_ < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) != 0) {
-    deaf_ = std::string("ActorPool cannot listen to workers: ") + strerror(errno);
+    start_error_ = std::string("ActorPool cannot listen to workers: ") + strerror(errno);
     return;
   }
   try {
     thread_ = std::thread([this] { Listen(); });
   } catch (const std::system_error& error) {
-    deaf_ = std::string("ActorPool cannot start a thread: ") + error.what();
+    start_error_ = std::string("ActorPool cannot start a thread: ") + error.what();
   }
 }
 
@@ -46,7 +46,7 @@ WorkerListener::~WorkerListener() {
 }
 
 Status WorkerListener::Add(int worker, int socket) {
-  if (!deaf_.empty()) return Unavailable(deaf_);
+  if (!start_error_.empty()) return Unavailable(start_error_);
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.u64 = worker;

@@ -37,8 +37,8 @@ class WorkerListener {
   const OnReadable on_readable_;
   const OnTick on_tick_;
   int epoll_ = -1;
-  int wake_ = -1;     // An eventfd that ends the thread.
-  std::string deaf_;  // The reason why there is no thread, such as too many open files. Empty if there is one.
+  int wake_ = -1;            // An eventfd that ends the thread.
+  std::string start_error_;  // The reason why there is no thread, such as too many open files. Empty if there is one.
   std::thread thread_;
 };
 

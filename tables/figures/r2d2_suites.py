@@ -99,5 +99,5 @@ def draw_bars(suite: suite_lib.Suite, rows: curves.Rows) -> figure.Figure | None
               for name, of_group in rows.items()}
   if len(levels.intersection(curves.levels_of(of_suite))) < 2:
     return None
-  return suites.draw_bars(of_suite, published_scores(rows), suite.summary == 'median',
-                          f'{suite.name}: scores per level' + ' (figure 11)' * (suite.name == 'dmlab30'))
+  title = f'{suite.name}: scores per level' + (' (figure 11)' if suite.name == 'dmlab30' else '')
+  return suites.draw_bars(of_suite, published_scores(rows), suite.summary == 'median', title)

@@ -23,6 +23,7 @@ class Returns(NamedTuple):
 
   @property
   def frames_per_level(self) -> int:
+    """Environment frames of each level, on average."""
     return self.frames // self.levels
 
 

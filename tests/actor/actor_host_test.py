@@ -102,7 +102,7 @@ class ActorHostTest(parameterized.TestCase):
       self.assertEqual(int(unroll.level_id), actor % 2)  # Levels in turn.
       steps[actor].extend(unroll.environment_output.observation['vector'].numpy()[1:, 0])
       indices[actor, int(unroll.stream_id)].append(int(unroll.index))
-    self.assertLen(indices, 5)  # Each actor has lived once.
+    self.assertLen(indices, 5)  # One stream of each actor.
     for played in indices.values():
       self.assertEqual(played, list(range(len(played))))
     for played in steps.values():  # Unrolls of an actor are in order, and none is missing.

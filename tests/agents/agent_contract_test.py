@@ -187,7 +187,7 @@ class NetworkTest(parameterized.TestCase):
     return experience, learned
 
   def _unroll(self, network, batch):
-    """Returns a random batch of unrolls with this agent's behaviour output. Each begins a life."""
+    """Returns a random batch of unrolls with this agent's behaviour output. Each begins a stream."""
     unroll = unrolls.random_unroll(network, dict(_SPEC.observation), steps=5, batch=batch)
     flat = lambda x: tf.reshape(x, [6 * batch, *x.shape[2:]])
     inputs = _inputs(6 * batch, seed=3)._replace(

@@ -58,8 +58,8 @@ class _Case(NamedTuple):
 def _case(seed=0, online=2, replayed=3, spread=2., **settings):
   """Draws a case. Logits are up to `spread`. Unrolls go on with episodes of other levels. Not all are drawn."""
   config = configs.LaserConfig(**{'reward_transform': 'none', 'discount': 0.9, 'replay_sampling': 'prioritised',
-                                'use_pixel_control': True, 'pixel_control_cost': 0.7, 'entropy_cost': 0.3,
-                                'trust_region_threshold': np.inf} | settings)
+                                  'use_pixel_control': True, 'pixel_control_cost': 0.7, 'entropy_cost': 0.3,
+                                  'trust_region_threshold': np.inf} | settings)
   random = np.random.RandomState(seed)
   batch = online + replayed
   shape = [_STEPS + 1, batch]
@@ -360,7 +360,7 @@ class WithoutTrustRegionTest(parameterized.TestCase):
   def test_on_online_data_it_is_the_loss_of_its_parents(self, module):
     """Bit for bit, with the real networks."""
     config = configs.LaserConfig(torso='shallow', use_lstm=True, use_pixel_control=True, trust_region_threshold=np.inf,
-                               value_normalization='popart' if module is popart_impala else 'none')
+                                 value_normalization='popart' if module is popart_impala else 'none')
     levels = ('catch', 'chain', 'recall') if module is popart_impala else ('catch',)
     agent = laser.Agent(unrolls.environment_spec(unrolls.PIXELS, levels=levels), config)
     if module is popart_impala:

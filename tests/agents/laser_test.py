@@ -221,7 +221,7 @@ class LearnerTest(parameterized.TestCase):
 class ExperienceTest(parameterized.TestCase):
 
   def _make(self, **settings):
-    """Returns the agent's experience, after 48 unrolls of 16 lives in which an episode ends in each unroll."""
+    """Returns the agent's experience, after 48 unrolls of 16 streams in which an episode ends in each unroll."""
     config = _config(**settings)
     configs.validate_laser(config)
     spec = unrolls.environment_spec()

@@ -40,7 +40,7 @@ class LearningTest(parameterized.TestCase):
       rows = self._train(**_RECALL_LATE | settings)
       late = rows[2 * len(rows) // 3:]
       return rows, {key: np.median([row[key] for row in late if row.get(key) is not None])
-                        for key in ('episode_return', 'delta_q/first', 'delta_q/last')}
+                    for key in ('episode_return', 'delta_q/first', 'delta_q/last')}
 
     rows, stored = train(until=training_runs.returns_more_than(0.5))
     last = rows[-1]

@@ -83,7 +83,7 @@ class Agent(snt.Module):
 
 
 class Feedback(NamedTuple):
-  """The feedback on a batch. The replay checks with life and index that it belongs to the same items."""
+  """The feedback on a batch. The replay checks with stream_id and index that it belongs to the same items."""
   priority: tf.Tensor  # [B] float32, the mean absolute TD error.
   stream_id: tf.Tensor   # [B] int64.
   index: tf.Tensor     # [B].

@@ -44,7 +44,7 @@ def train(test, agent, config, num_environments: int | str = 16, until=lambda st
   agent.validate(config)
   assert config.barrier != 'none'
   run = run_config.RunConfig(logdir=test.create_tempdir().full_path, num_environments=num_environments,
-                            num_environment_workers=1)
+                             num_environment_workers=1)
   run = agent.complete_run(config, run)
   levels = registry.expand(config.level_name)
   with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:

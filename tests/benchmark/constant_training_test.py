@@ -13,7 +13,7 @@ class ConstantTrainingTest(absltest.TestCase):
   def test_trains_with_instructions_and_memory_but_without_a_game(self):
     logdir = self.create_tempdir().full_path
     config = configs.ImpalaConfig(level_name='dmlab', use_lstm=True, total_environment_frames=12, unroll_length=3,
-                                 batch_size=2)
+                                  batch_size=2)
     constant_training.train(config, run_config.RunConfig(logdir, num_environments=4, num_environment_workers=2))
     *_, row = run_rows.read_metrics(logdir)
     self.assertEqual((row['environment_frames'], row['learner_steps'], row['skipped_updates']), (12, 2, 0))

@@ -29,7 +29,7 @@ _PATIENCE_SECONDS = 120.
 class Unroll(NamedTuple):
   """The fields of an unroll that these tests need. A host numbers its unrolls, and its actors take turns."""
   actor_id: Any  # [] int32.
-  stream_id: Any   # [] int64. Each actor has one life, and this is its actor_id.
+  stream_id: Any   # [] int64. Each actor has one stream, and this is its actor_id.
   index: Any     # [] int64.
   number: Any    # [] int64.
   content: Any   # [5, 2000] float32.

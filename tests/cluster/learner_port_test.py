@@ -182,15 +182,15 @@ class MetricsTest(parameterized.TestCase):
 
   def test_of_three_with_one_number_the_later_ones_are_unwelcome(self):
     before = len(_port._unwelcome)
-    for life in 'xyzxyz':
-      self._report(11, incarnation=life)
+    for incarnation in 'xyzxyz':
+      self._report(11, incarnation=incarnation)
     _port.metrics()
     self.assertEqual(_port._unwelcome[before:], ['y', 'z'])
 
   def test_one_that_leaves_late_does_not_take_its_successor_with_it(self):
     before = len(_port._unwelcome)
-    for life, leaving in (('p', False), ('q', False), ('p', True), ('q', False)):
-      self._report(12, incarnation=life, leaving=leaving)
+    for incarnation, leaving in (('p', False), ('q', False), ('p', True), ('q', False)):
+      self._report(12, incarnation=incarnation, leaving=leaving)
     self.assertIn('actor/task_12/reconnects', _port.metrics())
     self.assertLen(_port._unwelcome, before)
 

@@ -1,4 +1,4 @@
-"""Unrolls reach a learner in the order of each life, and every lost unroll is counted, in spite of faults.
+"""Unrolls reach a learner in the order of each stream, and every lost unroll is counted, in spite of faults.
 
 The tests cut connections during pushes and kill learners. All unrolls that a learner takes go through UnrollOrder.
 """
@@ -33,8 +33,8 @@ class OrderTest(remote_learner_testing.TestCase):
     self.proxy = self.enterContext(cluster_testing.Proxy(self.port))
     self.draw = random.Random(1)
     self.order = unroll_order.UnrollOrder()
-    self.admitted = collections.defaultdict(list)  # Life -> indices of its admitted unrolls.
-    self.late = []        # (life, index) of the unrolls that were not admitted.
+    self.admitted = collections.defaultdict(list)  # Stream -> indices of its admitted unrolls.
+    self.late = []        # (stream, index) of the unrolls that were not admitted.
     self.sent = {}        # Host -> the numbers of the unrolls that were put.
     self.enough = threading.Event()
 
@@ -54,20 +54,20 @@ class OrderTest(remote_learner_testing.TestCase):
     unrolls = learner.take(count)
     admitted = self.order.admit(unrolls.stream_id, unrolls.index)
     for unroll, is_admitted in zip(zip(*unrolls, strict=True), admitted, strict=True):
-      actor_id, life, index, number, content = unroll
+      actor_id, stream, index, number, content = unroll
       host = actor_id // cluster_config.MAX_ENVIRONMENTS
       np.testing.assert_array_equal(content, cluster_testing.content(host, number))
       if not is_admitted:
-        self.late.append((life, index))
+        self.late.append((stream, index))
         continue
-      self.assertGreater(index, max(self.admitted[life], default=-1))
-      self.admitted[life].append(index)
+      self.assertGreater(index, max(self.admitted[stream], default=-1))
+      self.admitted[stream].append(index)
 
   def _take_the_rest(self, learner, remotes):
-    """Takes unrolls until one of each life is admitted, then ends the hosts and takes all remaining unrolls."""
-    lives = {int(cluster_testing.make_unroll(host, number).stream_id)
-             for host in _HOSTS for number in range(cluster_testing.NUM_ACTORS)}
-    waiting.wait_until(lambda: self._take_what_is_there(learner) or lives <= self.admitted.keys())
+    """Takes unrolls until one of each stream is admitted, then ends the hosts and takes all remaining unrolls."""
+    streams = {int(cluster_testing.make_unroll(host, number).stream_id)
+               for host in _HOSTS for number in range(cluster_testing.NUM_ACTORS)}
+    waiting.wait_until(lambda: self._take_what_is_there(learner) or streams <= self.admitted.keys())
     self.enough.set()
     waiting.wait_until(lambda: self._take_what_is_there(learner) or all(end.ended.is_set() for end in self.ends))
     for end in self.ends:
@@ -85,8 +85,8 @@ class OrderTest(remote_learner_testing.TestCase):
       self._take(learner, size)
 
   def _check_account(self):
-    """Checks that each unroll of a life, up to the last one, is admitted or missing. Returns the missing ones."""
-    missing = [(life, index) for life, admitted in self.admitted.items()
+    """Checks that each unroll of a stream, up to the last one, is admitted or missing. Returns the missing ones."""
+    missing = [(stream, index) for stream, admitted in self.admitted.items()
                for index in sorted(set(range(admitted[-1])) - set(admitted))]
     self.assertEqual(self.order.metrics(), {'unrolls_missing': len(missing), 'unrolls_late': len(self.late)})
     self.assertEqual(bool(self.order.warning()), bool(missing or self.late))
@@ -144,7 +144,7 @@ class OrderTest(remote_learner_testing.TestCase):
     # The unrolls in a killed learner's queue are lost. The unrolls in flight are sent again, before later ones.
     self.assertBetween(len(missing), 1, _KILLS * cluster_testing.CAPACITY + lost)
     # Unrolls that are sent again may arrive twice, but they arrive before later ones.
-    self.assertLessEqual(len([index for life, index in self.late if index not in self.admitted[life]]), lost)
+    self.assertLessEqual(len([index for stream, index in self.late if index not in self.admitted[stream]]), lost)
 
 
 if __name__ == '__main__':

@@ -29,7 +29,7 @@ class TestCase(parameterized.TestCase):
     self._remotes, self._threads_before = [], set(threading.enumerate())
     self.addCleanup(self.leave_nothing_behind)
     self.said, self.ended, self.due = [], threading.Event(), True
-    self.set_constants(_RETRY_SECONDS=0.2, _PATIENCE_SECONDS=30., _FIRST_WORD_SECONDS=1., _LATER_WORDS_SECONDS=1.)
+    self.set_constants(_RETRY_SECONDS=0.2, _PATIENCE_SECONDS=30., _FIRST_MESSAGE_SECONDS=1., _LATER_MESSAGES_SECONDS=1.)
     self.enterContext(mock.patch.object(learner_connection, 'LARGEST_PUSH', LARGEST_PUSH))
     self.enterContext(mock.patch.multiple(ports, ANSWER_SECONDS=1., BEAT_SECONDS=0.2))
 
@@ -68,13 +68,13 @@ class TestCase(parameterized.TestCase):
     waiting.wait_until(lambda: any(re.fullmatch(pattern, line) for line in self.said))
 
   def check(self, unrolls, numbers, host=HOST):
-    """Checks that exactly these unrolls arrived, each as it was sent, and those of each life in order."""
+    """Checks that exactly these unrolls arrived, each as it was sent, and those of each stream in order."""
     self.assertCountEqual(unrolls.number.tolist(), numbers)
     np.testing.assert_array_equal(unrolls.actor_id // cluster_config.MAX_ENVIRONMENTS, host)
     for number, content in zip(unrolls.number, unrolls.content, strict=True):
       np.testing.assert_array_equal(content, cluster_testing.content(host, number))
-    for life in np.unique(unrolls.stream_id):
-      indices = unrolls.index[unrolls.stream_id == life].tolist()
+    for stream in np.unique(unrolls.stream_id):
+      indices = unrolls.index[unrolls.stream_id == stream].tolist()
       self.assertEqual(indices, sorted(indices))
 
 

@@ -79,10 +79,10 @@ class EvaluationTestCase(parameterized.TestCase):
     """Makes a run directory with a checkpoint. The policy is uniform, or takes only action `always` if it is given."""
     config = configs.ImpalaConfig(level_name=level, torso='shallow', **settings)
     run = run_config.RunConfig(logdir=self.create_tempdir().full_path, mode='test', num_environments=4,
-                              num_environment_workers=1, test_num_episodes=30)
+                               num_environment_workers=1, test_num_episodes=30)
     learner, checkpointer = training.make_run(run.logdir, config)
     weights, biases = (variable for name in ('w', 'b') for variable in learner.agent.trainable_variables
-                     if variable.name == f'agent/policy/{name}:0')
+                       if variable.name == f'agent/policy/{name}:0')
     weights.assign(tf.zeros_like(weights))
     if always is not None:
       biases.assign(tf.one_hot(always, biases.shape[0], on_value=bias))

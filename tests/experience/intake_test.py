@@ -98,9 +98,9 @@ class IntakeTest(parameterized.TestCase):
     self.assertTrue(np.isnan(self.take(1)[0].environment_output.reward).all())
 
   def test_a_stream_comes_in_order_and_its_gaps_are_counted(self):
-    lived = lambda index: self._one(0, stream_id=7, index=index)
+    unroll_at = lambda index: self._one(0, stream_id=7, index=index)
     for index in (0, 1, 4, 2, 4, 5):  # 3 is lost, 2 comes too late, 4 twice.
-      self.intake.put(lived(index))
+      self.intake.put(unroll_at(index))
     taken, arrived = self.take(4)
     self.assertEqual(taken.index.numpy().tolist(), [0, 1, 4, 5])
     self.assertEqual(int(arrived.environment_frames), 4 * 6 * 4)

@@ -1,4 +1,4 @@
-"""Tests of the experience with a replay: what real environments and actors have lived comes back as sequences."""
+"""Tests of the experience with a replay: the experience of real environments and actors comes back as sequences."""
 
 import os
 import tempfile
@@ -38,7 +38,7 @@ class _Output(NamedTuple):
 
 
 class _Agent(tf.Module):
-  """Its state before a row is episode and step of the row before, or zeros at a life's start."""
+  """Its state before a row is episode and step of the row before, or zeros at a stream's start."""
 
   def __init__(self):
     super().__init__()
@@ -127,8 +127,8 @@ class SequenceExperienceTest(parameterized.TestCase):
         if 0 < step < len(rewards):
           self.assertEqual(state.tolist(), [episode, step - 1], f'offset {offset}')
       self.assertEqual(unroll.actor_id[b], seed % 6)
-    begins_life = unroll.index + np.arange(num_rows)[:, np.newaxis] == 0
-    self.assertEqual(set(unroll.parameter_version[~begins_life]), {7})  # Also in padding, or it would seem to be old.
+    begins_stream = unroll.index + np.arange(num_rows)[:, np.newaxis] == 0
+    self.assertEqual(set(unroll.parameter_version[~begins_stream]), {7})  # Also in padding, or it would seem to be old.
 
   @parameterized.parameters(
       (_SETTINGS, 4, 4),  # Every row needs a state: the offsets 0 and 3 are different modulo the period of 2.

@@ -134,19 +134,19 @@ class JobTest(replay_testing.TestCase):
       self.assertRegex(job.screen(), rf'\Aerror: {pattern}\n\Z')
 
   def test_saves_at_its_end_and_goes_on_with_what_it_has_saved(self):
-    lives = {stream_id: replay_testing.Life(stream_id, 5 + stream_id) for stream_id in (1, 2)}
+    streams = {stream_id: replay_testing.Stream(stream_id, 5 + stream_id) for stream_id in (1, 2)}
     first, steps = 0, 0
     for number in (signal.SIGINT, signal.SIGTERM):
       with self._job() as job:
         agent = self.agent(self.port)
         self.assertEqual(agent.replay.size(), steps)
         for index in range(first, first + 10):
-          for life in lives.values():
-            agent.insert(life, index)
+          for stream in streams.values():
+            agent.insert(stream, index)
         for seed in range(5):
           replayed = agent.next(seed)
           for i in range(len(replayed.key)):
-            replay_testing.check(replayed, i, lives)
+            replay_testing.check(replayed, i, streams)
         steps = agent.replay.size()
         self.assertEqual(job.end(number)[0], 0, job.screen())
         lines = job.screen().splitlines()
@@ -224,10 +224,10 @@ class JobTest(replay_testing.TestCase):
 
   def test_a_save_that_fails_ends_the_job_with_a_line(self):
     with self._job('--checkpoint_interval_seconds=0.2') as job:
-      agent, life = self.agent(self.port), replay_testing.Life(1, 2)
+      agent, stream = self.agent(self.port), replay_testing.Stream(1, 2)
       agent.replay.size()
       os.mkdir(run_directory.path(self.folder, 'replay.new'))
-      waiting.start(agent.insert, life, 0)  # If the job ends before this agent has reported, the agent waits.
+      waiting.start(agent.insert, stream, 0)  # If the job ends before this agent has reported, the agent waits.
       self.assertEqual(job.end()[0], 1)
       self.assertRegex(job.screen().splitlines()[-1],
                        f'^error: {self.folder}: the replay cannot be saved: .*/replay.new: Is a directory')

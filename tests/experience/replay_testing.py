@@ -1,4 +1,4 @@
-"""Helpers for tests of shared replays: lives whose rows say where they are from, agents, and replay jobs."""
+"""Helpers for tests of shared replays: streams whose rows say where they are from, agents, and replay jobs."""
 
 import contextlib
 import os
@@ -22,30 +22,30 @@ from scalable_agents.tests.training import training
 LENGTH = 4      # Agent steps of an unroll.
 CAPACITY = 400  # Agent steps of the replay.
 SETTINGS = {'levels': ['catch'], 'num_actions': 3}
-_STACK, _LIFE_ROWS = 4, 600
+_STACK, _STREAM_ROWS = 4, 600
 
 
 class Row(NamedTuple):
   """A row that says where it is from."""
   frame: Any   # [2, 1] uint8, stacked from 4 frames.
   done: Any    # [] bool.
-  record: Any  # [2] int64, the life's id and the number of the row in the life. Observed, like the frame.
+  record: Any  # [2] int64, the stream's id and the number of the row in the stream. Observed, like the frame.
 
 
 SPEC = Row(tf.TensorSpec([2, 1], tf.uint8), tf.TensorSpec([], tf.bool), tf.TensorSpec([2], tf.int64))
 STACKS = Row(_STACK, 1, 1)
 
 
-class Life:
-  """All rows of a life, as its environment gave them."""
+class Stream:
+  """All rows of a stream, as its environment gave them."""
 
   def __init__(self, stream_id: int, episode_steps: int):
     """Every episode has so many steps."""
     self.id, self.steps = stream_id, episode_steps
-    number = np.arange(_LIFE_ROWS)
-    self._stacks = np.zeros([_LIFE_ROWS, 2, _STACK], np.uint8)
+    number = np.arange(_STREAM_ROWS)
+    self._stacks = np.zeros([_STREAM_ROWS, 2, _STACK], np.uint8)
     for age in range(_STACK):
-      frames = np.random.RandomState(stream_id).randint(1, 256, size=[_LIFE_ROWS, 2])
+      frames = np.random.RandomState(stream_id).randint(1, 256, size=[_STREAM_ROWS, 2])
       has_frame = number % episode_steps >= age
       self._stacks[has_frame, :, _STACK - 1 - age] = frames[number[has_frame] - age]
     self._rows = Row(self._stacks[..., -1:], number % episode_steps == 0,
@@ -61,31 +61,31 @@ class Life:
     return self._stacks[row]
 
 
-def check(replayed: episode_replay.Replayed, i: int, lives: dict[int, Life]):
-  """Asserts that unroll i goes through episodes of these lives, row by row, with all stacks."""
+def check(replayed: episode_replay.Replayed, i: int, streams: dict[int, Stream]):
+  """Asserts that unroll i goes through episodes of these streams, row by row, with all stacks."""
   records = replayed.rows.record[:, i].tolist()
   stacks = frame_stacks.stack(replayed.rows.frame, replayed.earlier[0], replayed.rows.done).numpy()
-  life, row = lives[records[0][0]], records[0][1]
-  assert (replayed.stream_id[i], replayed.stream_row[i]) == (life.id, row)
+  stream, row = streams[records[0][0]], records[0][1]
+  assert (replayed.stream_id[i], replayed.stream_row[i]) == (stream.id, row)
   for t, record in enumerate(records):
     row += t > 0
-    ends = row % life.steps == 0
+    ends = row % stream.steps == 0
     assert replayed.rows.done[t, i] == ends
     if t and ends:  # Another episode begins.
-      life, row = lives[record[0]], record[1]
-      assert row % life.steps == 0, (row, life.steps)
-    assert record == [life.id, row], (record, life.id, row)
-    np.testing.assert_array_equal(stacks[t, i], life.stack(row))
-  assert replayed.next_step[i] == row % life.steps
+      stream, row = streams[record[0]], record[1]
+      assert row % stream.steps == 0, (row, stream.steps)
+    assert record == [stream.id, row], (record, stream.id, row)
+    np.testing.assert_array_equal(stacks[t, i], stream.stack(row))
+  assert replayed.next_step[i] == row % stream.steps
 
 
 def _are_possible(index, rows):
-  """A check of unrolls: the ids of lives are not negative."""
+  """A check of unrolls: the ids of streams are not negative."""
   return (index >= 0) & tf.reduce_all(rows.record >= 0, axis=[0, 2])
 
 
 class Agent:
-  """What an agent does with a shared replay: it inserts lives, and has replayers."""
+  """What an agent does with a shared replay: it inserts streams, and has replayers."""
 
   def __init__(self, address: str, num_replayers: int = 8, capacity: int = CAPACITY, settings=None,
                tolerance: int = 1 << 30):
@@ -97,9 +97,9 @@ class Agent:
     self.key, self.step = np.full([num_replayers], -1), np.zeros([num_replayers], np.int64)
     self.inserted = 0  # Unrolls.
 
-  def insert(self, life: Life, index: int):
-    """Inserts an unroll of a life."""
-    self._insert(*tf.nest.map_structure(tf.constant, (np.array([life.id]), np.array([index]), life.unroll(index))))
+  def insert(self, stream: Stream, index: int):
+    """Inserts an unroll of a stream."""
+    self._insert(*tf.nest.map_structure(tf.constant, (np.array([stream.id]), np.array([index]), stream.unroll(index))))
     self.inserted += 1
 
   @tf.function(autograph=False)
@@ -157,8 +157,8 @@ class TestCase(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.enterContext(mock.patch.multiple(
-        shared_replay, _ANSWER_SECONDS=2., _RETRY_SECONDS=0.1, _FAREWELL_SECONDS=0.1, _FIRST_WORD_SECONDS=0.5,
-        _LATER_WORDS_SECONDS=0.5))
+        shared_replay, _ANSWER_SECONDS=2., _RETRY_SECONDS=0.1, _FAREWELL_SECONDS=0.1, _FIRST_MESSAGE_SECONDS=0.5,
+        _LATER_MESSAGES_SECONDS=0.5))
 
   def agent(self, port: int, **kwargs) -> Agent:
     """Returns an agent. The end of the test closes it."""
@@ -171,10 +171,10 @@ class TestCase(parameterized.TestCase):
     waiting.wait_until(lambda: any(re.fullmatch(pattern, line) for line in agent.replay.warnings()))
 
 
-def keep_inserting(agent: Agent, life: Life, indices) -> Any:
+def keep_inserting(agent: Agent, stream: Stream, indices) -> Any:
   """Inserts unrolls of these indices in another thread. Returns what waiting.start does."""
   def run():
     for index in indices:
-      agent.insert(life, index)
+      agent.insert(stream, index)
 
   return waiting.start(run)

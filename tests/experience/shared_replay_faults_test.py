@@ -24,23 +24,23 @@ class FaultsTest(replay_testing.TestCase):
     super().setUp()
     self.port = self.enterContext(cluster_testing.free_port())
     self.folder = self.enterContext(replay_testing.folder())
-    self.lives = {stream_id: replay_testing.Life(stream_id, 4 + stream_id) for stream_id in range(1, 5)}
+    self.streams = {stream_id: replay_testing.Stream(stream_id, 4 + stream_id) for stream_id in range(1, 5)}
 
   def _job(self, *flags):
     return replay_testing.job(self.port, self.folder, *flags)
 
   def _check(self, replayed):
     for i in range(len(replayed.key)):
-      replay_testing.check(replayed, i, self.lives)
+      replay_testing.check(replayed, i, self.streams)
 
-  def _keep_busy(self, agent, life, over):
+  def _keep_busy(self, agent, stream, over):
     """Makes an agent insert and read in another thread, until the event. Returns what waiting.start does.
 
     Then the agent leaves. Otherwise an agent that is ahead of it would wait for it.
     """
     def run():
       while not over.is_set():
-        agent.insert(life, agent.inserted)
+        agent.insert(stream, agent.inserted)
         if agent.replay.statistics().episodes or agent.replay.size():
           self._check(agent.next(agent.inserted))
       agent.replay.close()
@@ -52,7 +52,7 @@ class FaultsTest(replay_testing.TestCase):
     self.addCleanup(over.set)
     contents, kept = run_directory.path(self.folder, 'replay'), f'{self.folder}_kept'
     with self._job('--checkpoint_interval_seconds=0.1') as job:
-      ends = [self._keep_busy(agent, self.lives[number], over) for number, agent in enumerate(agents, 1)]
+      ends = [self._keep_busy(agent, self.streams[number], over) for number, agent in enumerate(agents, 1)]
       waiting.wait_until(lambda: os.path.exists(contents) and min(agent.inserted for agent in agents) > 20)
       for agent in agents:
         agent.replay.warnings()  # Of the time before the job was there.
@@ -76,41 +76,41 @@ class FaultsTest(replay_testing.TestCase):
     agent, other, stale = (self.agent(self.port, num_replayers=32) for _ in range(3))
     with self._job() as job:
       for index in range(5):
-        agent.insert(self.lives[1], index)
+        agent.insert(self.streams[1], index)
       self.assertEqual(job.end(signal.SIGINT)[0], 0, job.screen())
     with self._job() as job:
       saved = agent.replay.size()
       first_lost_key = agent.replay.statistics().inserted_episodes
       for index in range(20):
-        agent.insert(self.lives[2], index)
+        agent.insert(self.streams[2], index)
       self._check(agent.next(seed=1))
       position = agent.key, agent.step
-      going_on = (agent.key >= first_lost_key) & (agent.step < self.lives[2].steps)
+      going_on = (agent.key >= first_lost_key) & (agent.step < self.streams[2].steps)
       self.assertGreater(going_on.sum(), 5)
       job.kill()
     with self._job():
       self.assertEqual(other.replay.size(), saved)
       for index in range(25):
-        other.insert(self.lives[3], index)
+        other.insert(self.streams[3], index)
       replayed = agent.next(seed=2)
       self._check(replayed)
       for i, (stream_id, row) in enumerate(zip(replayed.stream_id, replayed.stream_row)):
-        self.assertEqual(row % self.lives[stream_id].steps, 0, i)
+        self.assertEqual(row % self.streams[stream_id].steps, 0, i)
       self.assertContainsSubset({1, 3}, set(replayed.stream_id))
       self._check(agent.next(seed=3))  # The new positions go on.
-      # If they were not reset, episodes of life 2 would go on in those of life 3, which have their keys.
+      # If they were not reset, episodes of stream 2 would go on in those of stream 3, which have their keys.
       stale.replay.size()
       stale.key, stale.step = position
       stale.replay._position_incarnation = stale.replay._connection.incarnation
       mixed = stale.next(seed=2)
       np.testing.assert_array_equal(mixed.stream_id[going_on], 3)
-      np.testing.assert_array_equal(mixed.stream_row[going_on] % self.lives[3].steps, position[1][going_on])
+      np.testing.assert_array_equal(mixed.stream_row[going_on] % self.streams[3].steps, position[1][going_on])
 
   def test_a_replay_that_was_lost_as_a_whole_gives_nothing_until_there_are_episodes(self):
     agent = self.agent(self.port)
     with self._job() as job:
       for index in range(5):
-        agent.insert(self.lives[1], index)
+        agent.insert(self.streams[1], index)
       self._check(agent.next(seed=1))
       job.kill()  # It has saved nothing.
     self.assertEqual(os.listdir(self.folder).count('replay'), 0)
@@ -121,7 +121,7 @@ class FaultsTest(replay_testing.TestCase):
         self.assertFalse(np.any(values))
       self.assertEqual(agent.replay.size(), 0)
       for index in range(5, 10):
-        agent.insert(self.lives[1], index)
+        agent.insert(self.streams[1], index)
       replayed = agent.next(seed=3)
       self._check(replayed)
       np.testing.assert_array_less(-1, replayed.key)
@@ -131,9 +131,9 @@ class FaultsTest(replay_testing.TestCase):
     agent, own = self.agent(port or self.port), replay_testing.own_replay()
     for index in range(20):
       disturb(index, agent)
-      for life in (self.lives[1], self.lives[2]):
-        agent.insert(life, index)
-        own.insert([life.id], [index], life.unroll(index))
+      for stream in (self.streams[1], self.streams[2]):
+        agent.insert(stream, index)
+        own.insert([stream.id], [index], stream.unroll(index))
       if own.size():
         position = agent.key, agent.step
         replayed = agent.next(index)

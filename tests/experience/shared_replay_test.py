@@ -19,8 +19,8 @@ _INSERT = replay_testing.LENGTH  # Agent steps of an insert.
 _stream_ids = itertools.count(1)
 
 
-def _life(episode_steps=6):
-  return replay_testing.Life(next(_stream_ids), episode_steps)
+def _stream(episode_steps=6):
+  return replay_testing.Stream(next(_stream_ids), episode_steps)
 
 
 class JobTest(replay_testing.TestCase):
@@ -39,20 +39,20 @@ class ContentsTest(JobTest):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.own, cls.lives = replay_testing.own_replay(), {}  # What the job must have, too.
+    cls.own, cls.streams = replay_testing.own_replay(), {}  # What the job must have, too.
 
-  def _insert(self, agent, life, index):
+  def _insert(self, agent, stream, index):
     """Inserts an unroll into the shared replay, and into that of this process."""
-    self.lives[life.id] = life
-    agent.insert(life, index)
-    self.own.insert([life.id], [index], life.unroll(index))
+    self.streams[stream.id] = stream
+    agent.insert(stream, index)
+    self.own.insert([stream.id], [index], stream.unroll(index))
 
   def test_both_agents_read_what_both_have_inserted(self):
-    agents, lives = [self.agent(self.port) for _ in range(2)], [_life(5), _life(7)]
+    agents, streams = [self.agent(self.port) for _ in range(2)], [_stream(5), _stream(7)]
     self.assertEqual(agents[0].replay.size(), self.own.size())
     for index in range(20):
-      for agent, life in zip(agents, lives):
-        self._insert(agent, life, index)
+      for agent, stream in zip(agents, streams):
+        self._insert(agent, stream, index)
     for agent in agents:
       self.assertEqual(agent.replay.size(), self.own.size())
       seen = set()
@@ -60,40 +60,40 @@ class ContentsTest(JobTest):
         position = agent.key, agent.step
         replayed = agent.next(seed)
         for i in range(len(replayed.key)):
-          replay_testing.check(replayed, i, self.lives)
+          replay_testing.check(replayed, i, self.streams)
         seen |= set(replayed.stream_id)
         tf.nest.map_structure(np.testing.assert_array_equal, replayed, self.own.next(*position, seed))
-      self.assertContainsSubset([life.id for life in lives], seen)
+      self.assertContainsSubset([stream.id for stream in streams], seen)
       self.assertEqual(agent.replay.statistics()[:3], self.own.statistics()[:3])
       self.assertEqual(agent.replay.warnings(), [])
 
   def test_works_in_a_graph(self):
-    agent, life = self.agent(self.port), _life()
+    agent, stream = self.agent(self.port), _stream()
     for index in range(3):
-      self._insert(agent, life, index)
+      self._insert(agent, stream, index)
 
     @tf.function(autograph=False)
     def take(index, rows, key, step, seed):
       replayed = agent.replay.next(key, step, seed)
-      agent.replay.insert([life.id], [index], rows)  # Nothing uses its result, and it runs all the same.
+      agent.replay.insert([stream.id], [index], rows)  # Nothing uses its result, and it runs all the same.
       self.assertEqual([values.shape.as_list() for values in tf.nest.flatten(replayed)],
                        [[5, 3, 2, 1], [5, 3], [5, 3, 2], [3, 3, 2, 1], *[[3]] * 4])
       return replayed
 
     size = agent.replay.size()
-    rows = life.unroll(3)
+    rows = stream.unroll(3)
     position = np.array([-1, -1, -1]), np.array([0, 0, 0])
     replayed = take(np.int64(3), rows, *position, np.int64(5))
     want = self.own.next(*position, 5)
     tf.nest.map_structure(np.testing.assert_array_equal, replayed, want)
-    self.own.insert([life.id], [3], rows)
+    self.own.insert([stream.id], [3], rows)
     self.assertEqual(agent.replay.size(), self.own.size())
     self.assertGreaterEqual(self.own.size(), size)
 
   def test_an_error_of_the_replay_itself_is_not_called_a_lost_replay(self):
-    agent, life = self.agent(self.port), _life()
+    agent, stream = self.agent(self.port), _stream()
     for index in range(3):
-      self._insert(agent, life, index)
+      self._insert(agent, stream, index)
     agent.next(0)
     agent.step = np.full_like(agent.step, -1)
     end = waiting.start(agent.next, 0)
@@ -104,18 +104,18 @@ class ContentsTest(JobTest):
       end()
 
   def test_an_unroll_that_is_sent_twice_is_stored_once(self):
-    agent, life = self.agent(self.port), _life()
+    agent, stream = self.agent(self.port), _stream()
     for index in (0, 1, 2, 1, 2, 3):
-      self._insert(agent, life, index)
+      self._insert(agent, stream, index)
     self.assertEqual(agent.replay.size(), self.own.size())
     self.assertEqual(agent.replay.statistics().repeated_unrolls, self.own.statistics().repeated_unrolls)
     self.assertGreaterEqual(agent.replay.statistics().repeated_unrolls, 2)
 
 
   def test_unrolls_that_cannot_be_right_are_not_stored(self):
-    agent, life, wrong = self.agent(self.port), _life(), _life()
+    agent, stream, wrong = self.agent(self.port), _stream(), _stream()
     wrong._rows.record[2 * _INSERT + 1] = -1  # A row of unroll 2.
-    both = (life, wrong)
+    both = (stream, wrong)
     for index in range(6):
       rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts, axis=1), *(each.unroll(index) for each in both))
       ids = np.array([each.id for each in both])
@@ -141,13 +141,13 @@ class SpeedTest(JobTest):
 
   def test_whoever_is_ahead_of_a_slow_agent_waits(self):
     slow, fast, late = (self.agent(self.port, tolerance=2 * _INSERT) for _ in range(3))
-    lives = {agent: _life() for agent in (slow, fast, late)}
-    insert = lambda agent: agent.insert(lives[agent], agent.inserted)
+    streams = {agent: _stream() for agent in (slow, fast, late)}
+    insert = lambda agent: agent.insert(streams[agent], agent.inserted)
     for agent in (slow, fast):
       agent.replay.size()  # It joins.
     insert(slow)
     insert(fast)
-    end = replay_testing.keep_inserting(fast, lives[fast], range(1, 50))
+    end = replay_testing.keep_inserting(fast, streams[fast], range(1, 50))
     # The fast one is ahead by the tolerance and one insert.
     self._wait_until_ahead(fast, 3, 3 * _INSERT)
     for number in range(1, 10):
@@ -170,8 +170,8 @@ class SpeedTest(JobTest):
     slow, fast = (self.agent(self.port, tolerance=_INSERT) for _ in range(2))
     for agent in (slow, fast):
       agent.replay.size()  # It joins.
-    slow.insert(_life(), 0)
-    end = replay_testing.keep_inserting(fast, _life(), range(10))
+    slow.insert(_stream(), 0)
+    end = replay_testing.keep_inserting(fast, _stream(), range(10))
     self._wait_until_ahead(fast, 2, 2 * _INSERT)
     fast.replay.close()
     with self.assertRaises(tf.errors.OutOfRangeError):
@@ -209,7 +209,7 @@ class WithoutReplayTest(replay_testing.TestCase):
   def test_waits_end_when_it_is_closed(self):
     agent = self.agent(self.port)
     calls = {agent.replay.size: tf.errors.CancelledError,
-             lambda: agent.insert(_life(), 0): tf.errors.OutOfRangeError,
+             lambda: agent.insert(_stream(), 0): tf.errors.OutOfRangeError,
              lambda: agent.next(0): tf.errors.OutOfRangeError}
     ends = {waiting.start(call): error for call, error in calls.items()}
     self.wait_until_said(agent, rf'no replay at localhost:{self.port} for \d+ s: Connection refused')
@@ -239,17 +239,17 @@ class WithoutReplayTest(replay_testing.TestCase):
   def test_a_silent_agent_is_forgotten_and_joins_again(self):
     self.enterContext(mock.patch.object(ports, 'BEAT_SECONDS', 1e6))
     silent, other = (self.agent(self.port, tolerance=0) for _ in range(2))
-    lives = _life(), _life()
+    streams = _stream(), _stream()
     with replay_testing.folder() as folder, replay_testing.job_that_forgets(self.port, folder):
-      silent.insert(lives[0], 0)
-      other.insert(lives[1], 0)
+      silent.insert(streams[0], 0)
+      other.insert(streams[1], 0)
       for index in range(1, 6):  # Each insert waits until the silent one is forgotten.
-        other.insert(lives[1], index)
-      silent.insert(lives[0], 1)
+        other.insert(streams[1], index)
+      silent.insert(streams[0], 1)
       self.assertEqual(silent.replay.lead, 0)
-      end = replay_testing.keep_inserting(other, lives[1], [6])
+      end = replay_testing.keep_inserting(other, streams[1], [6])
       waiting.wait_until(lambda: other.replay.lead == _INSERT or end.ended.is_set())
-      silent.insert(lives[0], 2)
+      silent.insert(streams[0], 2)
       end()
 
 

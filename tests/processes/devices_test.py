@@ -44,7 +44,7 @@ class DevicesTest(parameterized.TestCase):
     self.assertEqual([devices.choose(wanted) for wanted in ('auto', 'cpu')], ['/CPU:0', '/CPU:0'])
     self.assertEqual(devices.describe(['/CPU:0'], '/CPU:0'), 'learns and acts on the CPU')
     self.assertEqual(devices.describe(acts='/CPU:0'), 'acts on the CPU')
-    with self.assertRaisesRegex(errors.UserError, '^--inference_device=gpu: this machine has no NVIDIA card$'):
+    with self.assertRaisesRegex(errors.UserError, '=gpu: this machine has no NVIDIA card: choose auto or cpu$'):
       devices.choose('gpu')
 
   def test_the_line_of_a_process_that_does_not_import_tensorflow(self):

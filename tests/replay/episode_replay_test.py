@@ -16,7 +16,7 @@ from scalable_agents.learner import frame_stacks
 from scalable_agents.replay import episode_replay
 
 _STACK = 3
-_LIFE_ROWS = 1000  # Rows of each life in these tests. Row r of life l has number l * _LIFE_ROWS + r + 1.
+_STREAM_ROWS = 1000  # Rows of each stream in these tests. Row r of stream s has number s * _STREAM_ROWS + r + 1.
 
 
 class Row(NamedTuple):
@@ -40,19 +40,19 @@ def _make(unroll_length=4, capacity=1000, **kwargs):
          'frame_stacks': _STACKS} | kwargs)
 
 
-class Life:
-  """All rows of a life, as its environment gave them."""
+class Stream:
+  """All rows of a stream, as its environment gave them."""
 
   def __init__(self, stream_id, episode_lengths):
     """The episodes have these lengths, one after the other, again and again."""
     self.id = stream_id
-    rows = np.arange(_LIFE_ROWS)
-    repeats = _LIFE_ROWS // sum(episode_lengths) + 1
+    rows = np.arange(_STREAM_ROWS)
+    repeats = _STREAM_ROWS // sum(episode_lengths) + 1
     starts = np.cumsum([0, *episode_lengths * repeats])
     self.done = np.isin(rows, starts)
-    self.number = stream_id * _LIFE_ROWS + rows + 1
+    self.number = stream_id * _STREAM_ROWS + rows + 1
     self.frame = (7 * self.number[:, np.newaxis, np.newaxis] + np.arange(6).reshape(2, 3)).astype(np.int16)
-    self.stacked = np.zeros([_LIFE_ROWS, 2, 3 * _STACK], np.int16)  # What the environment's own stack would be.
+    self.stacked = np.zeros([_STREAM_ROWS, 2, 3 * _STACK], np.int16)  # What the environment's own stack would be.
     for row in rows:
       kept = np.zeros([2, 3 * (_STACK - 1)], np.int16) if self.done[row] else self.stacked[row - 1, :, 3:]
       self.stacked[row] = np.concatenate([kept, self.frame[row]], axis=-1)
@@ -64,25 +64,25 @@ class Life:
                self.number[rows])
 
 
-def _insert(replay, lives, indices, length):
-  """Inserts an unroll of each life."""
+def _insert(replay, streams, indices, length):
+  """Inserts an unroll of each stream."""
   rows = tf.nest.map_structure(lambda *unrolls: np.stack(unrolls, axis=1),
-                               *[life.unroll(index, length) for life, index in zip(lives, indices)])
-  return replay.insert(np.array([life.id for life in lives], np.int64), np.array(indices, np.int64), rows)
+                               *[stream.unroll(index, length) for stream, index in zip(streams, indices)])
+  return replay.insert(np.array([stream.id for stream in streams], np.int64), np.array(indices, np.int64), rows)
 
 
 class Reference:
-  """A slow replay: lists of the rows' numbers in their lives."""
+  """A slow replay: lists of the rows' numbers in their streams."""
 
   def __init__(self, capacity):
     self.capacity = capacity
-    self.streams = {}   # Life -> (next index, rows of the running episode).
-    self.episodes = {}  # Key -> (life, rows).
+    self.streams = {}   # Stream -> (next index, rows of the running episode).
+    self.episodes = {}  # Key -> (stream, rows).
     self.num_episodes = self.gaps = self.repeated = 0
 
-  def insert(self, life, index, length):
+  def insert(self, stream, index, length):
     """Inserts an unroll."""
-    next_index, running = self.streams.get(life, (None, []))
+    next_index, running = self.streams.get(stream, (None, []))
     if next_index is not None and index < next_index:
       self.repeated += 1
       return
@@ -93,14 +93,14 @@ class Reference:
     for row in range(index * length + (not is_first), (index + 1) * length + 1):
       if running:
         running.append(row)
-      if life.done[row]:
+      if stream.done[row]:
         if running:
-          self._add(life, running)
+          self._add(stream, running)
         running = [row]
-    self.streams[life] = (index + 1, running)
+    self.streams[stream] = (index + 1, running)
 
-  def _add(self, life, rows):
-    self.episodes[self.num_episodes] = (life, rows)
+  def _add(self, stream, rows):
+    self.episodes[self.num_episodes] = (stream, rows)
     self.num_episodes += 1
     while self.steps() > self.capacity and len(self.episodes) > 1:
       del self.episodes[min(self.episodes)]
@@ -118,27 +118,27 @@ class EpisodeReplayTest(parameterized.TestCase):
     Args:
       replayed: Replayed of arrays.
       i: the number of the unroll.
-      episodes: dict of key -> (life, numbers of its rows), those in the replay.
+      episodes: dict of key -> (stream, numbers of its rows), those in the replay.
       key, step: the replayer's position.
     Returns:
       The number of episodes that end in the unroll.
     """
     rows, num_ended = tf.nest.map_structure(lambda values: np.asarray(values)[:, i], replayed.rows), 0
     stacks = frame_stacks.stack(replayed.rows.frame, replayed.earlier[0], replayed.rows.done).numpy()[:, i]
-    by_first = {life.number[its[0]]: key for key, (life, its) in episodes.items()}
+    by_first = {stream.number[its[0]]: key for key, (stream, its) in episodes.items()}
     if key not in episodes or step >= len(episodes[key][1]) - 1:
       key, step = by_first[rows.place[0]], 0
-    life, its = episodes[key]
-    self.assertEqual((replayed.stream_id[i], replayed.stream_row[i]), (life.id, its[step]))
+    stream, its = episodes[key]
+    self.assertEqual((replayed.stream_id[i], replayed.stream_row[i]), (stream.id, its[step]))
     for t, place in enumerate(rows.place):
       here = its[step]
       self.assertEqual((rows.number[t], rows.reward[t], rows.done[t]),
-                       (life.number[here], life.number[here] / 2, life.done[here]))
+                       (stream.number[here], stream.number[here] / 2, stream.done[here]))
       if t and step == len(its) - 1:
         key, step, num_ended = by_first[place], 0, num_ended + 1
-        life, its = episodes[key]
-      self.assertEqual(place, life.number[its[step]])
-      np.testing.assert_array_equal(stacks[t], life.stacked[its[step]])
+        stream, its = episodes[key]
+      self.assertEqual(place, stream.number[its[step]])
+      np.testing.assert_array_equal(stacks[t], stream.stacked[its[step]])
       step += 1
     self.assertEqual((replayed.key[i], replayed.next_step[i]), (key, step - 1))
     return num_ended
@@ -148,13 +148,13 @@ class EpisodeReplayTest(parameterized.TestCase):
   def test_is_what_a_slow_replay_gives(self, unroll_length, inserted_length, capacity, data):
     replay, reference = _make(unroll_length, capacity), Reference(capacity)
     lengths = st.lists(st.integers(1, 25), min_size=1, max_size=6)
-    lives = [Life(stream_id, data.draw(lengths)) for stream_id in (1, 2)]
-    indices = [data.draw(st.integers(0, 3)) for _ in lives]
+    streams = [Stream(stream_id, data.draw(lengths)) for stream_id in (1, 2)]
+    indices = [data.draw(st.integers(0, 3)) for _ in streams]
     key, step = np.full(3, -1), np.zeros(3, np.int64)
     for seed in range(20):
-      _insert(replay, lives, indices, inserted_length)
-      for life, index in zip(lives, indices):
-        reference.insert(life, index, inserted_length)
+      _insert(replay, streams, indices, inserted_length)
+      for stream, index in zip(streams, indices):
+        reference.insert(stream, index, inserted_length)
       # Mostly the next unroll, sometimes the one after it or an old one.
       moves = st.sampled_from([1] * 8 + [2, 0, -1])
       indices = [max(index + data.draw(moves), 0) for index in indices]
@@ -174,9 +174,9 @@ class EpisodeReplayTest(parameterized.TestCase):
       key, step = replayed.key, replayed.next_step
 
   def test_a_replayer_goes_on_with_the_next_episode(self):
-    replay, life, num_ended = _make(unroll_length=4), Life(1, [11, 1, 2, 8]), 0
-    _insert(replay, [life], [0], 22)
-    episodes = {0: (life, range(12)), 1: (life, [11, 12]), 2: (life, [12, 13, 14]), 3: (life, range(14, 23))}
+    replay, stream, num_ended = _make(unroll_length=4), Stream(1, [11, 1, 2, 8]), 0
+    _insert(replay, [stream], [0], 22)
+    episodes = {0: (stream, range(12)), 1: (stream, [11, 12]), 2: (stream, [12, 13, 14]), 3: (stream, range(14, 23))}
     position = -1, 0
     for seed in range(60):
       replayed = replay.next(position[:1], position[1:], seed)
@@ -187,23 +187,23 @@ class EpisodeReplayTest(parameterized.TestCase):
 
   def test_the_row_between_two_episodes_has_something_of_either(self):
     """The last reward of the one, and the first observation of the other; the stack has no frame of the one."""
-    replay, lives = _make(unroll_length=5), [Life(1, [3]), Life(2, [100])]
-    for life in lives:
-      _insert(replay, [life], [0], 3 if life.id == 1 else 100)
-    seed = next(seed for seed in range(100) if replay.next([0], [1], seed).key == [1])  # It goes on with life 2.
+    replay, streams = _make(unroll_length=5), [Stream(1, [3]), Stream(2, [100])]
+    for stream in streams:
+      _insert(replay, [stream], [0], 3 if stream.id == 1 else 100)
+    seed = next(seed for seed in range(100) if replay.next([0], [1], seed).key == [1])  # It goes on with stream 2.
     drawn = replay.next([0], [1], seed)
     replayed = tf.nest.map_structure(lambda values: values.numpy()[:, 0], drawn.rows)
     stack = frame_stacks.stack(drawn.rows.frame, drawn.earlier[0], drawn.rows.done)[2, 0]
-    number = lambda life, row: life * _LIFE_ROWS + row + 1
-    self.assertEqual(replayed.number.tolist(), [number(life, row) for life in (1, 2) for row in (1, 2, 3)])
+    number = lambda stream, row: stream * _STREAM_ROWS + row + 1
+    self.assertEqual(replayed.number.tolist(), [number(stream, row) for stream in (1, 2) for row in (1, 2, 3)])
     self.assertEqual(replayed.place.tolist(), [number(1, 1), number(1, 2), *(number(2, row) for row in range(4))])
     self.assertEqual(replayed.done.tolist(), [False, False, True, False, False, False])
-    np.testing.assert_array_equal(stack, lives[1].stacked[0])
+    np.testing.assert_array_equal(stack, streams[1].stacked[0])
     self.assertFalse(np.any(stack[:, :3 * (_STACK - 1)]))
 
   def test_episodes_are_equally_likely_whatever_their_length(self):
-    replay, life = _make(), Life(0, [1, 40, 2, 17])
-    _insert(replay, [life], [0], 60 * 5)
+    replay, stream = _make(), Stream(0, [1, 40, 2, 17])
+    _insert(replay, [stream], [0], 60 * 5)
     num_episodes, num_draws = 4 * 5, 20_000
     self.assertEqual(replay.statistics().episodes, num_episodes)
     first = replay.next(np.full(num_draws, -1), np.zeros(num_draws, np.int64), 5).rows.number[0]
@@ -214,7 +214,7 @@ class EpisodeReplayTest(parameterized.TestCase):
 
   def test_the_same_arguments_give_the_same_unrolls(self):
     replay = _make()
-    _insert(replay, [Life(0, [3, 7, 2])], [0], 300)
+    _insert(replay, [Stream(0, [3, 7, 2])], [0], 300)
     key, step = np.array([-1, 2, 5, -1]), np.array([0, 1, 2, 0])
     first, second = replay.next(key, step, 9), replay.next(key, step, 9)
     tf.nest.map_structure(np.testing.assert_array_equal, first, second)
@@ -223,13 +223,13 @@ class EpisodeReplayTest(parameterized.TestCase):
     self.assertLen(drawn, 50)
 
   def test_the_oldest_episode_makes_room_while_it_is_replayed(self):
-    replay, life = _make(unroll_length=2, capacity=20), Life(0, [8])
-    _insert(replay, [life], [0], 8)
+    replay, stream = _make(unroll_length=2, capacity=20), Stream(0, [8])
+    _insert(replay, [stream], [0], 8)
     replayed = replay.next([-1], [0], 0)
-    _insert(replay, [life], [1], 8)  # 16 steps. The first episode goes on.
+    _insert(replay, [stream], [1], 8)  # 16 steps. The first episode goes on.
     replayed = replay.next(replayed.key, replayed.next_step, 0)
     self.assertEqual((int(replayed.key[0]), int(replayed.next_step[0])), (0, 4))
-    _insert(replay, [life], [2], 8)  # 24 steps, of which the capacity keeps 16.
+    _insert(replay, [stream], [2], 8)  # 24 steps, of which the capacity keeps 16.
     self.assertEqual(replay.statistics()[:3], (16, 2, 3))
     self.assertEqual(replay.size(), 16)
     replayed = replay.next(replayed.key, replayed.next_step, 0)
@@ -237,7 +237,7 @@ class EpisodeReplayTest(parameterized.TestCase):
     self.assertEqual(int(replayed.next_step[0]), 2)
 
   def test_works_in_a_graph(self):
-    replay, life = _make(), Life(3, [10])
+    replay, stream = _make(), Stream(3, [10])
 
     @tf.function(autograph=False)
     def step(rows, key, step, seed):
@@ -249,21 +249,21 @@ class EpisodeReplayTest(parameterized.TestCase):
           self.assertEqual(vector.shape.as_list(), [2])
         return replayed.stream_row, replay.size()
 
-    rows = tf.nest.map_structure(lambda values: values[:, np.newaxis], life.unroll(0, 40))
+    rows = tf.nest.map_structure(lambda values: values[:, np.newaxis], stream.unroll(0, 40))
     stream_row, size = step(rows, tf.constant([2, -1], tf.int64), tf.constant([5, 0], tf.int64), np.int64(1))
     self.assertEqual((stream_row.numpy() % 10).tolist(), [5, 0])
     self.assertEqual(size, 40)
 
   def test_replays_with_the_same_name_are_one(self):
     replay = _make(shared_name='episodes_of_this_test')
-    _insert(replay, [Life(0, [10])], [0], 40)
+    _insert(replay, [Stream(0, [10])], [0], 40)
     other = _make(shared_name='episodes_of_this_test')
     self.assertEqual(other.statistics().steps, 40)
     self.assertEqual(_make().statistics().steps, 0)
 
   def test_refuses_rows_that_the_replay_of_this_name_does_not_have(self):
     replay = _make(shared_name='rows_of_this_test')
-    _insert(replay, [Life(0, [10])], [0], 40)
+    _insert(replay, [Stream(0, [10])], [0], 40)
     numbers = {'done': tf.TensorSpec([], tf.bool), 'number': tf.TensorSpec([], tf.int64)}
     fewer = episode_replay.EpisodeReplay(numbers, 4, 1000, done=lambda rows: rows['done'],
                                          observation=lambda rows: (), shared_name='rows_of_this_test')
@@ -278,21 +278,21 @@ class EpisodeReplayTest(parameterized.TestCase):
       others.next([-1], [0], 0)
 
   def test_other_processes_find_it_by_its_name(self):
-    server, life = tf.distribute.Server.create_local_server(), Life(0, [10])
-    rows = tf.nest.map_structure(lambda values: values[:, np.newaxis], life.unroll(0, 40))
+    server, stream = tf.distribute.Server.create_local_server(), Stream(0, [10])
+    rows = tf.nest.map_structure(lambda values: values[:, np.newaxis], stream.unroll(0, 40))
     with tf.Graph().as_default(), tf.compat.v1.Session(server.target) as session:
       session.run(_make(shared_name='episodes').insert([0], [0], rows))
     with tf.Graph().as_default(), tf.compat.v1.Session(server.target) as session:
       replay = _make(shared_name='episodes')
       replayed, size = session.run([replay.next([2], [5], 0), replay.size()])
     self.assertEqual(size, 40)
-    self._check_unroll(replayed, 0, {2: (life, range(20, 31))}, 2, 5)
+    self._check_unroll(replayed, 0, {2: (stream, range(20, 31))}, 2, 5)
 
   def test_saves_and_restores(self):
     replay, restored = _make(capacity=100), _make(capacity=100)
-    lives = [Life(1, [3, 19, 1]), Life(2, [13])]
+    streams = [Stream(1, [3, 19, 1]), Stream(2, [13])]
     for index in range(20):
-      _insert(replay, lives, [index, index], 5)
+      _insert(replay, streams, [index, index], 5)
     position = replay.next([-1] * 4, [0] * 4, 1)
     with tempfile.TemporaryDirectory() as folder:
       path = os.path.join(folder, 'episodes')
@@ -343,7 +343,7 @@ class EpisodeReplayTest(parameterized.TestCase):
 
   def test_without_stacks(self):
     replay = _make(frame_stacks=None)
-    _insert(replay, [Life(0, [10])], [0], 10)
+    _insert(replay, [Stream(0, [10])], [0], 10)
     replayed = replay.next([-1], [0], 0)
     self.assertEqual((replayed.rows.frame.shape, replayed.earlier), ([5, 1, 2, 3], []))
 
@@ -385,7 +385,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       ([0, 1], [0, 1], [1, 2], r'seed: want a scalar, got \[2\]'))
   def test_refuses_wrong_positions(self, key, step, seed, message):
     replay = _make()
-    _insert(replay, [Life(0, [10])], [0], 40)
+    _insert(replay, [Stream(0, [10])], [0], 40)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
       replay.next(key, step, seed)
 
@@ -396,13 +396,13 @@ class EpisodeReplayTest(parameterized.TestCase):
       np.testing.assert_array_equal(replayed.key, [-1, -1, -1])
       np.testing.assert_array_equal(replayed.next_step, [0, 0, 0])
       self.assertFalse(any(np.any(values) for values in tf.nest.flatten(replayed.rows)))
-      _insert(replay, [Life(minimum_size, [10])], [0], 30)
+      _insert(replay, [Stream(minimum_size, [10])], [0], 30)
     self.assertEqual(replay.statistics().replayed_unrolls, 0)
     np.testing.assert_array_equal(replay.next(replayed.key, replayed.next_step, 0, 60).stream_row.numpy() % 10, 0)
 
   def test_unrolls_without_memory_are_an_error(self):
     replay = _make(unroll_length=10**9)
-    _insert(replay, [Life(0, [10])], [0], 40)
+    _insert(replay, [Stream(0, [10])], [0], 40)
     with self.assertRaises(tf.errors.ResourceExhaustedError):
       replay.next(np.full(10**5, -1), np.zeros(10**5, np.int64), 0)
     self.assertEqual(replay.statistics().episodes, 4)

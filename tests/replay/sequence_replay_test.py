@@ -25,7 +25,7 @@ class Row(NamedTuple):
   """A row that says where it is from."""
   frame: object   # [2, 3] int16, stacked from 3 frames.
   done: object    # [] bool.
-  number: object  # [] int64, number of the row in its life.
+  number: object  # [] int64, number of the row in its stream.
   reward: object  # [] float32, half the number.
 
 
@@ -46,22 +46,22 @@ def _frame(number):
 
 
 def _steps(starts, geometry):
-  """Returns the number of each row in its episode, or in its life."""
+  """Returns the number of each row in its episode, or in its stream."""
   numbers = np.arange(len(starts))
   return numbers if geometry.cross_episodes else numbers - np.maximum.accumulate(np.where(starts, numbers, 0))
 
 
-def _insert(replay, lives, index, length, starts, boundaries=None, state_offsets=None):
-  """Inserts an unroll of each life. starts: life -> bool of each row of the life."""
-  numbers = np.stack([np.arange(index * length, (index + 1) * length + 1)] * len(lives), axis=1)
-  of_rows = lambda flags: np.stack([flags[life][numbers[:, 0]] for life in lives], axis=1)
+def _insert(replay, streams, index, length, starts, boundaries=None, state_offsets=None):
+  """Inserts an unroll of each stream. starts: stream -> bool of each row of the stream."""
+  numbers = np.stack([np.arange(index * length, (index + 1) * length + 1)] * len(streams), axis=1)
+  of_rows = lambda flags: np.stack([flags[stream][numbers[:, 0]] for stream in streams], axis=1)
   states = {'state': np.stack([numbers - 1, numbers + 0.5], axis=-1).astype(np.float32)}
   rows = Row(_frame(numbers), of_rows(starts), numbers, (numbers / 2).astype(np.float32))
-  steps = of_rows({life: _steps(its_starts, replay.geometry) for life, its_starts in (boundaries or starts).items()})
+  steps = of_rows({stream: _steps(its, replay.geometry) for stream, its in (boundaries or starts).items()})
   if state_offsets is not None:  # The states that are not needed are not sent.
     needed = replay_lib.needs_state(steps[:-1], replay.geometry, state_offsets)
     states['state'][1:][~needed] = np.nan
-  return replay.insert(np.array(lives, np.int64), np.full(len(lives), index, np.int64), steps[0],
+  return replay.insert(np.array(streams, np.int64), np.full(len(streams), index, np.int64), steps[0],
                        of_rows(boundaries or starts), rows, states)
 
 
@@ -84,7 +84,7 @@ class ReplayTest(parameterized.TestCase):
                                                 seed):
     geometry = replay_lib.Geometry(burn_in, length, min(period, length), cross_episodes)
     replay = _make(geometry)
-    starts = {life: np.zeros(500, bool) for life in (0, 1)}
+    starts = {stream: np.zeros(500, bool) for stream in (0, 1)}
     starts[0][np.cumsum([0, *lengths] * 3)] = True
     starts[1][0] = True
     for index in range(80 // unroll_length):

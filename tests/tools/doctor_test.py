@@ -76,14 +76,14 @@ class DoctorTest(parameterized.TestCase):
 
   def test_package_of_the_pinned_version(self):
     result = doctor.check_package('ale-py', 'ale_py')
-    self.assertEqual((result.status, result.found, result.mend), ('ok', '0.12.1', ''))
+    self.assertEqual((result.status, result.found, result.fix), ('ok', '0.12.1', ''))
 
   def test_package_of_another_version(self):
     with self._pinned('dm-env', '99.0'):
       result = doctor.check_package('dm-env', 'dm_env')
     self.assertEqual(result.status, 'wrong')
     self.assertIn('want 99.0', result.found)
-    self.assertRegex(result.mend, r'pip install dm-env==99\.0$|^make setup$')
+    self.assertRegex(result.fix, r'pip install dm-env==99\.0$|^make setup$')
 
   def test_package_that_is_missing(self):
     result = doctor.check_package('nothing', 'no_such_module', required=False, use='dreams')
@@ -96,12 +96,12 @@ class DoctorTest(parameterized.TestCase):
     result = doctor.check_libraries({'numpy': 'numpy==0.1', 'no-such': 'no-such==1.2', 'tensorflow': 'tensorflow==0'})
     self.assertEqual(result.status, 'wrong')
     self.assertRegex(result.found, '^numpy is [0-9.]+, want 0.1; no-such is missing, want 1.2$')
-    self.assertIn('install', result.mend)
+    self.assertIn('install', result.fix)
 
-  def test_mends_through_the_virtual_environment_or_by_setting_it_up(self):
+  def test_fixes_through_the_virtual_environment_or_by_setting_it_up(self):
     with self._pinned('dm-env', '99.0'):
       with mock.patch.multiple(sys, prefix='/venv', base_prefix='/usr', executable='/venv/bin/python'):
-        self.assertEqual(doctor.check_package('dm-env', 'nope').mend, '/venv/bin/python -m pip install dm-env==99.0')
+        self.assertEqual(doctor.check_package('dm-env', 'nope').fix, '/venv/bin/python -m pip install dm-env==99.0')
       with mock.patch.multiple(sys, prefix='/usr', base_prefix='/usr'):
         root = self.create_tempdir()
         root.create_file('Makefile')
@@ -118,7 +118,7 @@ class DoctorTest(parameterized.TestCase):
     result = doctor.check_op_library(library)
     self.assertEqual(result.status, 'wrong')
     self.assertIn('does not load', result.found)
-    self.assertEqual(result.mend, f'rm -f {library} && make setup')
+    self.assertEqual(result.fix, f'rm -f {library} && make setup')
 
   def test_op_library_that_crashes_the_import(self):
     library = pathlib.Path(self.create_tempfile('_ops.so').full_path)
@@ -128,18 +128,18 @@ class DoctorTest(parameterized.TestCase):
 
   def test_op_library_that_is_not_built(self):
     result = doctor.check_op_library(pathlib.Path('/nowhere/_ops.so'))
-    self.assertEqual((result.status, result.mend), ('wrong', 'make setup'))
+    self.assertEqual((result.status, result.fix), ('wrong', 'make setup'))
     result = doctor.check_op_library(pathlib.Path('/nowhere/_ops.so'), root=pathlib.Path('/nowhere'))  # From a wheel.
-    self.assertEndsWith(result.mend, ' -m pip install --force-reinstall --no-deps scalable_agents-*.whl')
+    self.assertEndsWith(result.fix, ' -m pip install --force-reinstall --no-deps scalable_agents-*.whl')
 
   def test_pixel_library(self):
     library = pathlib.Path(pixel_pass._LIBRARY)
     self.assertEqual(doctor.check_pixel_library(library).status, 'ok')
     broken = pathlib.Path(self.create_tempfile('_pixels.so', content='no ELF').full_path)
-    for path, status, mend in ((broken, 'wrong', f'rm -f {broken} && make setup'),
-                               (pathlib.Path('/nowhere/_pixels.so'), 'warn', 'make setup')):
+    for path, status, fix in ((broken, 'wrong', f'rm -f {broken} && make setup'),
+                              (pathlib.Path('/nowhere/_pixels.so'), 'warn', 'make setup')):
       result = doctor.check_pixel_library(path)
-      self.assertEqual((result.status, result.mend), (status, mend))
+      self.assertEqual((result.status, result.fix), (status, fix))
 
   def _tree(self, library_is_newer):
     """Makes a tree with an op library and a C++ source. Returns the library's path."""
@@ -150,10 +150,10 @@ class DoctorTest(parameterized.TestCase):
     return library
 
   @parameterized.parameters((True, 'ok', ''), (False, 'wrong', 'make setup'))
-  def test_op_library_that_is_older_than_a_source(self, library_is_newer, status, mend):
+  def test_op_library_that_is_older_than_a_source(self, library_is_newer, status, fix):
     library = self._tree(library_is_newer)
     result = doctor.check_op_library(library, python=self._program('echo loads'))
-    self.assertEqual((result.status, result.mend), (status, mend))
+    self.assertEqual((result.status, result.fix), (status, fix))
     self.assertEqual('_ops.so is older than' in result.found and result.found.endswith('pool.cc'), not library_is_newer)
 
   def test_compiler(self):
@@ -172,7 +172,7 @@ class DoctorTest(parameterized.TestCase):
       self.assertEqual(stale.status, 'wrong')
       self.assertStartsWith(stale.found, f'{found} (')
       self.assertIn('is older than', stale.found)
-      self.assertStartsWith(stale.mend, 'apt-get install g++')
+      self.assertStartsWith(stale.fix, 'apt-get install g++')
 
   def test_roms(self):
     self.assertEqual(doctor.check_roms().status, 'ok')
@@ -184,8 +184,8 @@ class DoctorTest(parameterized.TestCase):
   def test_dmlab(self):
     result = doctor.check_dmlab(self._program('echo False'))
     self.assertEqual((result.status, result.found), ('warn', 'not installed (for DMLab-30)'))
-    self.assertIn('//python/pip_package:build_pip_package', result.mend)
-    self.assertRegex(result.mend, 'uv and .* /[^ ]*/dmlab-gym build$')  # The program may not be on PATH.
+    self.assertIn('//python/pip_package:build_pip_package', result.fix)
+    self.assertRegex(result.fix, 'uv and .* /[^ ]*/dmlab-gym build$')  # The program may not be on PATH.
 
   def _check_opening_a_level(self, *faults, which='/bin/{}'.format):
     """Checks the real or the fake module. `faults`: faults of the fake module."""
@@ -209,7 +209,7 @@ class DoctorTest(parameterized.TestCase):
     result = self._check_opening_a_level(fault)
     self.assertEqual(result.status, 'warn')
     self.assertStartsWith(result.found, f'installed, but cannot open a level: {reason}')
-    self.assertRegex(result.mend, 'What to install.*docs/suites.md$')
+    self.assertRegex(result.fix, 'What to install.*docs/suites.md$')
     if fault == 'no_zip_in_reset':
       result = self._check_opening_a_level(fault, which=lambda name: None if name == 'zip' else name)
       self.assertEqual(result[2:],
@@ -218,7 +218,7 @@ class DoctorTest(parameterized.TestCase):
   def test_kernels(self):
     with mock.patch.dict(os.environ, TF_ENABLE_ONEDNN_OPTS='0'):
       result = doctor.check_kernels()
-    self.assertEqual((result.status, result.mend), ('warn', 'unset TF_ENABLE_ONEDNN_OPTS'), result.found)
+    self.assertEqual((result.status, result.fix), ('warn', 'unset TF_ENABLE_ONEDNN_OPTS'), result.found)
     self.assertIn('; the processor has ', result.found)
     with mock.patch.object(kernels, 'is_onednn_on', return_value=True):
       text = kernels.describe()
@@ -249,21 +249,21 @@ class DoctorTest(parameterized.TestCase):
     result = self._check_gpus(self._program('echo 0'), driver='470.82.01')
     self.assertEqual(result[:3], ('warn', 'GPUs',
                                   'the machine has Fast GPU, driver 470.82.01, which is too old for TensorFlow'))
-    self.assertIn('525 or later', result.mend)
+    self.assertIn('525 or later', result.fix)
     result = self._check_gpus(self._program('echo 0'), capability='9.0')  # As an H100's.
     self.assertEndsWith(result.found, 'driver 550.54.14, which is too old for TensorFlow')
-    self.assertIn('555 or later', result.mend)
+    self.assertIn('555 or later', result.fix)
 
   def test_gpus_without_cuda_libraries(self):
     no_gpu, has_card = self._program('echo 0'), 'the machine has Fast GPU, driver 550.54.14, but '
     result = self._check_gpus(no_gpu, packages=())
     self.assertEqual(result[2:], (f'{has_card}TensorFlow has no CUDA libraries', 'make setup GPU=1'))
     no_project = pathlib.Path(self.create_tempdir().full_path)
-    self.assertEndsWith(self._check_gpus(no_gpu, packages=(), root=no_project).mend,
+    self.assertEndsWith(self._check_gpus(no_gpu, packages=(), root=no_project).fix,
                         "pip install 'tensorflow[and-cuda]==9.1'")
     result = self._check_gpus(no_gpu, packages=('nvidia-cudnn-cu12',))
     self.assertEqual(result.found, f'{has_card}CUDA libraries are missing: libcudnn_ops.so.9, nvidia-nccl-cu12')
-    self.assertEndsWith(result.mend, "pip install --force-reinstall --no-deps 'nvidia-cudnn-cu12<10,>=9' "
+    self.assertEndsWith(result.fix, "pip install --force-reinstall --no-deps 'nvidia-cudnn-cu12<10,>=9' "
                                      "'nvidia-nccl-cu12'")
 
   def test_gpus_that_tensorflow_does_not_use(self):
@@ -273,14 +273,14 @@ class DoctorTest(parameterized.TestCase):
         result = self._check_gpus(python)
         self.assertEqual((result.status, result.found),
                          ('warn', f'the machine has Fast GPU, driver 550.54.14, but {found}'))
-        self.assertIn('list_physical_devices', result.mend)
+        self.assertIn('list_physical_devices', result.fix)
 
   def test_gpus_without_a_driver(self):
     self.assertEqual(doctor.check_gpus(nvidia_smi='/no/nvidia-smi')[:3],
                      ('ok', 'GPUs', 'none: training runs on the CPU'))
     result = doctor.check_gpus(nvidia_smi=self._program('echo no communication with the driver', 'exit 9'))
     self.assertEqual(result[:3], ('warn', 'GPUs', 'none can be used: no communication with the driver'))
-    self.assertIn('--gpus=all', result.mend)
+    self.assertIn('--gpus=all', result.fix)
     with mock.patch.object(doctor, '_load', lambda _: mock.Mock(models=lambda: ['Fast GPU'])):
       self.assertEqual(doctor.check_gpus(nvidia_smi='/no/nvidia-smi')[:3],
                        ('warn', 'GPUs', 'none can be used: /no/nvidia-smi not found'))
@@ -295,12 +295,12 @@ class DoctorTest(parameterized.TestCase):
       ((1, 64, 8, 256, 5), 'warn', ('--cpus=2',)),
       ((8, 8, 16, 16, 3), 'warn', ('--num_environments=8',)),
       ((1, 2, 3, 16, 2), 'warn', ('--cpus=2', '--num_environments=8', '--memory=8g')))
-  def test_limits(self, numbers, status, mends):
+  def test_limits(self, numbers, status, fixes):
     script = f'print(*{numbers[:2]}, *[gib << 30 for gib in {numbers[2:]}])'
     result = doctor.check_limits(script=self.create_tempfile(content=script).full_path)
     self.assertEqual(result.status, status, result)
-    self.assertEqual(tuple(mend for mend in ('--cpus=2', '--num_environments=8', '--memory=8g') if mend in result.mend),
-                     mends)
+    self.assertEqual(tuple(fix for fix in ('--cpus=2', '--num_environments=8', '--memory=8g') if fix in result.fix),
+                     fixes)
     self.assertEqual(result.found, '{} of {} cores; {:.1f} of {:.1f} GiB of memory, {:.1f} GiB free'.format(*numbers))
 
   def test_limits_that_are_not_known(self):
@@ -317,25 +317,25 @@ class DoctorTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (100, 576, 'ok', ''), (100, resource.RLIM_INFINITY, 'ok', ''), (100, 575, 'wrong', 'limits.conf'))
-  def test_open_files(self, soft, hard, status, mend):
+  def test_open_files(self, soft, hard, status, fix):
     with mock.patch.object(resource, 'getrlimit', lambda _: (soft, hard)):
       result = doctor.check_open_files(workers=64)
     self.assertEqual(result.status, status)
-    self.assertIn(mend, result.mend)
+    self.assertIn(fix, result.fix)
 
   def test_bazel(self):
-    for version, status, mend in (
+    for version, status, fix in (
         ('4.2.3- (@non-git)', 'ok', ''), ('no_version', 'ok', ''), ('7.6.1', 'ok', ''),
         ('8.0.0', 'warn', 'bazel test --config=modules'), ('', 'warn', 'apt-get install')):
       bazel = self.create_tempfile(content=f'#!/bin/sh\necho "bazel {version}"\n')
       os.chmod(bazel.full_path, 0o755)
       result = doctor.check_bazel(lambda _, path=bazel.full_path: path, gtest='/')
       self.assertEqual(result.status, status)
-      self.assertStartsWith(result.mend, mend)
+      self.assertStartsWith(result.fix, fix)
     result = doctor.check_bazel(lambda _: None, gtest='/no/gtest.h')
     self.assertEqual(result.status, 'warn')
     self.assertIn('Bazel and googletest not found', result.found)
-    self.assertIn('apt-get install', result.mend)
+    self.assertIn('apt-get install', result.fix)
 
   def test_an_output_that_cannot_be_written_to_is_one_line(self):
     done = subprocess.run(['sh', '-c', 'exec "$@" >/dev/full', 'sh', sys.executable, doctor.__file__], text=True,
@@ -351,10 +351,10 @@ class DoctorTest(parameterized.TestCase):
     good = lambda: doctor.Result('ok', 'one', 'found')
     with contextlib.redirect_stdout(output):
       self.assertEqual(doctor.main((good,)), 0)
-      self.assertEqual(doctor.main((lambda: doctor.Result('warn', 'two', 'x', 'mend it'),)), 0)
+      self.assertEqual(doctor.main((lambda: doctor.Result('warn', 'two', 'x', 'fix it'),)), 0)
       self.assertEqual(doctor.main((check_that_fails, good)), 1)
     self.assertIn("check_that_fails", output.getvalue())
-    self.assertIn('fix: mend it', output.getvalue())
+    self.assertIn('fix: fix it', output.getvalue())
     self.assertEqual(output.getvalue().count('found'), 2)
 
 

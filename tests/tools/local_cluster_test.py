@@ -121,8 +121,10 @@ class BinaryTest(parameterized.TestCase):
       (['--actors=-1', '--learner_environments=4'],
        '--actors=-1: want a whole number from 0 to 1024'),
       (['--torso', 'deep'], 'deep: no such argument; flags begin with -- (--help shows them)'),
-      (['--', '--task=3'], '--task=3: this flag cannot be the same for every process of a cluster'),
-      (['--', '--logdir=here'], '--logdir=here: this flag cannot be the same for every process of a cluster'))
+      (['--', '--task=3'], '--task=3: this flag cannot be the same for every process of a cluster: leave it out, '
+       'or give --logdir before the --'),
+      (['--', '--logdir=here'], '--logdir=here: this flag cannot be the same for every process of a cluster: '
+       'leave it out, or give --logdir before the --'))
   def test_bad_input_is_one_line(self, flags, wanted):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     done = subprocess.run([sys.executable, '-m', local_cluster.__name__, f'--logdir={logdir}', *flags],

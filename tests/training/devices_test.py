@@ -85,7 +85,7 @@ def _make_learner(collected):
 def _train(logdir, updates):
   """Trains with a learner on one device and actors on the other."""
   config = configs.ImpalaConfig(level_name='catch', torso='shallow', unroll_length=5, batch_size=4, use_lstm=True,
-                               learning_rate_decay=False, total_environment_frames=20 * updates)
+                                learning_rate_decay=False, total_environment_frames=20 * updates)
   run = run_config.RunConfig(logdir=logdir, num_environments=4, num_environment_workers=2)
   host = actor_host.ActorHost([config.level_name], {}, run, config.seed)
   acting, collected = [], queue.SimpleQueue()

@@ -81,9 +81,9 @@ TEST_F(WorkerListenerTest, TooManyOpenFilesAreAnErrorOfAdd) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
   const rlimit none = {0, limit.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  WorkerListener deaf([](int) {}, [](Clock::time_point) {});
+  WorkerListener failed([](int) {}, [](Clock::time_point) {});
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  const Status status = deaf.Add(3, ends_[0]);
+  const Status status = failed.Add(3, ends_[0]);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(status.message(), "ActorPool cannot listen to workers: Too many open files");
 }

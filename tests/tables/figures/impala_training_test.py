@@ -36,7 +36,7 @@ class ImpalaTrainingTest(run_directories.TestCase):
     self._make('population', [1., 49.], population_size=24)
     by_frames, by_hours = self._panels(impala_training.draw_scores)
     papers = {name: f"{name}: the paper's final score" for name in ('IMPALA, deep, best of 3', 'A3C, deep',
-                                                                  'IMPALA, deep, PBT')}
+                                                                    'IMPALA, deep, PBT')}
     ends = pictures.ends(by_frames)
     np.testing.assert_allclose([ends[name] for name in (
         'IMPALA, deep, best of 3', 'A3C, deep', 'batched A2C, shallow', 'IMPALA, deep, PBT')], [45., 23., 25., 49.])
