@@ -1,5 +1,6 @@
 """Tests of the worker process from the other end of its socket, where this file plays the pool."""
 
+import itertools
 import mmap
 import os
 import select
@@ -168,8 +169,10 @@ class EnvironmentWorkerTest(parameterized.TestCase):
   def test_all_environments_are_closed_before_it_leaves(self, fault):
     folder = self.create_tempdir().full_path
     arguments = [{'seed': seed, 'file': os.path.join(folder, str(seed)), 'fault': fault} for seed in range(2)]
-    with _Worker(*arguments, constructor='scalable_agents.tests.actor.test_environments:Closing') as worker:
-      worker.act(0, 0)
+    # It leaves when it is told to, whenever it comes to hear of it.
+    with mock.patch.object(environment_workers, '_LEAVE_SECONDS', waiting.PATIENCE_SECONDS):
+      with _Worker(*arguments, constructor='scalable_agents.tests.actor.test_environments:Closing') as worker:
+        worker.act(0, 0)
     self.assertEqual(worker.process.returncode, 0)
     self.assertCountEqual(os.listdir(folder), ['0'] if fault == 'hang' else ['0', '1'])
 
@@ -226,10 +229,22 @@ class EnvironmentWorkerTest(parameterized.TestCase):
       self.assertEqual(worker.act(0, 0), [0])
       self.assertEqual(worker.row(0)['record'][0], 8)
 
+  def test_the_time_restarts_when_long_work_ends(self):
+    with _Worker({'seed': 0, 'fault': 'hang', 'faulty_below': 1}) as worker:
+      worker.ask(0)
+      at_long_work = mock.Mock(side_effect=[True] * 5 + [False] * 99)
+      seconds = mock.Mock(monotonic=mock.Mock(side_effect=itertools.count()))
+      with mock.patch.object(worker.workers, '_is_at_long_work', at_long_work), \
+          mock.patch.object(machine, 'processor_wait_seconds', lambda process_id: 0.), \
+          mock.patch.multiple(environment_workers, time=seconds, _LOOK_SECONDS=0.001), \
+          self.assertRaises(TimeoutError):
+        worker.workers.receive(0, timeout_seconds=3.)
+      self.assertEqual(at_long_work.call_count, 5 + 4)  # At the fourth look after it, more than three seconds.
+
   def test_time_without_a_processor_does_not_count(self):
     with _Worker({'seed': 0, 'fault': 'hang', 'faulty_below': 1}) as worker:
       worker.ask(0)
-      starved = mock.Mock(side_effect=[*(time.monotonic() + seconds for seconds in range(30)), *[0.] * 1000])
+      starved = mock.Mock(side_effect=[*(time.monotonic() + 1000 * looks for looks in range(30)), *[0.] * 1000])
       with mock.patch.object(machine, 'processor_wait_seconds', starved), self.assertRaises(TimeoutError):
         worker.workers.receive(0, timeout_seconds=0.01)
       self.assertEqual(starved.call_count, 31)

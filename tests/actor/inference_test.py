@@ -86,7 +86,7 @@ class _PoolInTurns:
 
 class PadTest(absltest.TestCase):
 
-  @settings(deadline=None)
+  @settings(deadline=None, derandomize=True)
   @given(st.integers(1, 300))
   def test_batches_have_few_sizes(self, size):
     tensors = {'pixels': tf.fill([size, 2, 1], tf.constant(7, tf.uint8)), 'done': tf.fill([size], True), 'state': ()}

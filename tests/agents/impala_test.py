@@ -397,13 +397,6 @@ class ReplayTest(parameterized.TestCase):
     self.assertEqual(float(impala.loss(agent, learner_step.Batch(unroll, sample), config).total),
                      float(_loss(agent, unroll, config).total))
 
-  @parameterized.parameters((1, 0.5), (4, 0.95), (4, 0.1))
-  def test_a_batch_that_cannot_be_shared_out_is_refused(self, batch_size, share):
-    with self.assertRaisesRegex(ValueError, f'^--replay_share={share}: a batch of {batch_size} unrolls would have '
-                                r'\d new and \d replayed ones: want at least one of each, for example with a larger '
-                                '--batch_size$'):
-      configs.validate_impala(configs.ImpalaConfig(batch_size=batch_size, replay_share=share))
-
 
 if __name__ == '__main__':
   absltest.main()

@@ -46,9 +46,9 @@ class RelayTest(remote_learner_testing.TestCase):
     self.enterContext(mock.patch.object(relay, '_RETRY_SECONDS', 0.2))
     self.version = 1
 
-  def _start_relay(self):
+  def _start_relay(self, learners_port=None):
     process = cluster_testing.processes().Process(
-        target=_relay, args=[self.learners_port, self.relays_port], daemon=True)
+        target=_relay, args=[learners_port or self.learners_port, self.relays_port], daemon=True)
     process.start()
     self.addCleanup(process.join)
     self.addCleanup(process.kill)
@@ -73,7 +73,7 @@ class RelayTest(remote_learner_testing.TestCase):
   def test_a_relay_comes_and_goes_and_so_does_the_learner(self):
     remote = self.connected(self.learners_port, parameters_from=f'localhost:{self.relays_port}')
     missing = f'no parameters from the relay at localhost:{self.relays_port}: .*; they come from the learner until .*'
-    self.assertRegex(self.said[0], missing)  # It has not been started yet.
+    self.wait_until_said(missing)  # It has not been started yet.
     process = self._start_relay()
     self.wait_until_said(f'parameters come from the relay at localhost:{self.relays_port}')
     self._wait_until_relayed(remote)
@@ -105,6 +105,15 @@ class RelayTest(remote_learner_testing.TestCase):
     mistaken = self.remote(self.relays_port)
     self.wait_until_said(f'no learner at localhost:{self.relays_port} for .*: another kind of process answers there')
     mistaken.check()
+
+  def test_a_relay_that_loses_the_learner_serves_no_parameters(self):
+    """The learner lives, and the hosts behind the relay still reach it."""
+    with cluster_testing.Proxy(self.learners_port) as proxy:
+      self._start_relay(proxy.port)
+      remote = self.connected(self.learners_port, parameters_from=f'localhost:{self.relays_port}')
+      self.wait_until_said(f'parameters come from the relay at localhost:{self.relays_port}')
+      self._wait_until_relayed(remote)
+    self._check_new_parameters_arrive(remote, self.learner)
 
   def test_two_relays_at_one_port(self):
     with self.assertRaisesRegex(ports.PortError, f'localhost:{self.learners_port}: port .* is in use .*--relay_port$'):

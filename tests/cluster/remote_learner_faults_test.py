@@ -152,6 +152,7 @@ class EndTest(remote_learner_testing.TestCase):
 
   def test_regression_while_the_learner_saves_the_hosts_wait_for_the_end_or_the_next_learner(self):
     """They left before the save. If it failed, the learner was started again, and waited for them for ever."""
+    self.set_constants(_FIRST_MESSAGE_SECONDS=waiting.PATIENCE_SECONDS)
     first = self._start_learner()
     remote = self.connected(self.port)
     first.announce_save()

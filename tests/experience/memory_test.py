@@ -42,6 +42,13 @@ class MemoryTest(absltest.TestCase):
     with self._with(needed - 1), self.assertRaises(errors.UserError):
       memory.check(_UNROLL, _SENT, _PARAMETERS, config, num_environments=5, num_learners=0)
 
+  def test_copies_that_workers_hold_are_counted(self):
+    config, needed = configs.ImpalaConfig(), (5 + 1) * _UNROLL_BYTES + _SENT_BYTES + (1 + 3) * 4004
+    with self._with(needed):
+      memory.check(_UNROLL, _SENT, _PARAMETERS, config, num_environments=5, num_learners=0, held=3)
+    with self._with(needed - 1), self.assertRaises(errors.UserError):
+      memory.check(_UNROLL, _SENT, _PARAMETERS, config, num_environments=5, num_learners=0, held=3)
+
   def test_environments_are_counted_before_they_are_made(self):
     with self._with(23_000_000_000):
       memory.check_environments(['rooms_watermaze'], 100)

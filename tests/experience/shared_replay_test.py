@@ -32,6 +32,9 @@ class JobTest(replay_testing.TestCase):
     cls.port = cls.enterClassContext(cluster_testing.free_port())
     cls.job = cls.enterClassContext(
         replay_testing.job(cls.port, cls.enterClassContext(replay_testing.folder())))
+    first = replay_testing.Agent(f'localhost:{cls.port}')
+    first.replay.size()  # Waits for the job, so that no test's agent complains that there is none.
+    first.replay.close()
 
 
 class ContentsTest(JobTest):

@@ -64,6 +64,13 @@ class UnrollCheckTest(parameterized.TestCase):
     possible = unroll_check.is_valid(batch, _LEVELS, unrolls.NUM_ACTIONS)
     self.assertEqual(possible.numpy().tolist(), [True, True, False, True])
 
+  def test_earlier_frames_must_be_finite(self):
+    frames = np.zeros([_BATCH, 3, 2], np.float32)
+    frames[_SLOT, 1, 1] = np.inf
+    possible = unroll_check.is_valid(
+        self.batch._replace(earlier_frames={'vector': tf.constant(frames)}), _LEVELS, unrolls.NUM_ACTIONS)
+    self.assertEqual(possible.numpy().tolist(), [True, True, False, True])
+
   def test_a_reward_that_is_not_finite_is_the_environments_fault_and_not_the_hosts(self):
     self.assertEqual(self._possible(['environment_output', 'reward'], (2, _SLOT), np.nan), [True] * _BATCH)
 

@@ -21,6 +21,7 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.agents import a2c
+from scalable_agents.agents import a3c
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
@@ -165,6 +166,25 @@ class ActorHostTest(parameterized.TestCase):
       places = actor_host.places_of([0] * num_environments, call.args[5], call.kwargs['place_offset'])
       epsilons += acting.ladder(places, 0.4, 7., 256).numpy().tolist()
     np.testing.assert_allclose(sorted(epsilons, reverse=True), 0.4 ** (1 + 7 * np.arange(256) / 255), rtol=1e-4)
+
+  @parameterized.parameters((a3c.A3C, configs.A3cConfig(), 1), (impala.IMPALA, configs.ImpalaConfig(), None))
+  def test_gradients_are_sent_one_by_one(self, agent, config, largest_push):
+    """They would become stale while they wait for others."""
+    with mock.patch.object(program.act_loop.remote_learner, 'RemoteLearner',
+                           side_effect=errors.UserError('for the test')) as learner, \
+         mock.patch.object(program.train_loop, 'configure_tensorflow'):
+      with self.assertRaisesRegex(errors.UserError, 'for the test'):
+        training.run_in_this_process(
+            agent, config, atari57_protocol.Protocol(), '--level_name=catch', '--torso=shallow', '--job_name=actor',
+            '--learner_addresses=a:1', '--num_environments=1')
+    self.assertEqual(learner.call_args.kwargs['largest_push'], largest_push)
+
+  def test_a_host_has_no_more_environments_than_it_has_actor_ids(self):
+    with mock.patch.object(program.actor_host, 'ActorHost') as host, \
+         mock.patch.object(program.train_loop, 'configure_tensorflow'):
+      with self.assertRaisesRegex(errors.UserError, '^--num_environments=4097: want at most 4096 in a process of a '):
+        _main('--level_name=catch', '--job_name=actor', '--learner_addresses=a:1', '--num_environments=4097')
+    host.assert_not_called()
 
   @parameterized.parameters(
       (r2d2.R2D2, configs.R2d2Config(), '100,000 times 40 agent steps takes 83.5 GB'),

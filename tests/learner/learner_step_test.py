@@ -171,6 +171,7 @@ class LearnerTest(parameterized.TestCase):
     self.assertEqual(float(_update(learner, unroll)['policy_lag']), 0.0)
     versions = np.zeros([7, 3], np.int64)
     versions[1:4] = 1
+    versions[1, 0] = 7  # Actors of several learners may be ahead.
     versions[0] = -1000  # Row 0 does not count: it is part of the previous unroll.
     metrics = _update(learner, unroll._replace(parameter_version=tf.constant(versions)))
     self.assertEqual(float(metrics['policy_lag']), 0.5)
@@ -330,9 +331,10 @@ class OtherLossTest(parameterized.TestCase):
 
     # Nothing comes after an update that is skipped.
     is_spoilt.assign(True)
-    metrics, _ = learner.step(learner_step.Batch(_unroll(learner.agent, seed=1), keys))
+    metrics, feedback = learner.step(learner_step.Batch(_unroll(learner.agent, seed=1), keys))
     metrics = learner.read(metrics)
     self.assertEqual((metrics['update_skipped'], learner.culprit(metrics)), (1., 'loss/more'))
+    tf.nest.map_structure(lambda values: np.testing.assert_array_equal(values, np.zeros_like(values)), feedback)
     np.testing.assert_allclose(seen, rewards, rtol=1e-5)
     self.assertEqual(int(count), 1)
 

@@ -43,7 +43,7 @@ class RelevanceTest(parameterized.TestCase):
   def test_known_numbers(self, kind, mu, pi, want):
     self.assertAlmostEqual(float(trust_region.relevance(kind, _log(*mu), _log(*pi))), want, places=5)
 
-  @hypothesis.settings(deadline=None)
+  @hypothesis.settings(deadline=None, derandomize=True)
   @hypothesis.given(st.data(), st.sampled_from([0.5, 1., 2., 4.]))
   def test_the_stable_form_is_the_direct_one(self, data, rho_bar):
     mu_logits = data.draw(_LOGITS)
@@ -92,7 +92,7 @@ def _equation_8(log_rhos, discounts, rewards, values, bootstrap_value, rho_bar, 
 
 class TrustedVtraceTest(parameterized.TestCase):
 
-  @hypothesis.settings(deadline=None)
+  @hypothesis.settings(deadline=None, derandomize=True)
   @hypothesis.given(st.integers(1, 7), st.integers(0, 10**6), st.sampled_from([1., 2., 4.]), st.sampled_from([2., 30.]))
   def test_is_equation_8(self, steps, seed, rho_bar, spread):
     random = np.random.RandomState(seed)
@@ -165,7 +165,7 @@ class _Mdp:
 
 class PropositionsTest(parameterized.TestCase):
 
-  @hypothesis.settings(deadline=None, max_examples=30)
+  @hypothesis.settings(deadline=None, max_examples=30, derandomize=True)
   @hypothesis.given(st.integers(0, 10**6), st.sampled_from([1., 2.]))
   def test_1_the_fixed_point_of_vtrace_is_the_value_of_the_implied_policy(self, seed, rho_bar):
     mdp = _Mdp(np.random.RandomState(seed), rho_bar)
@@ -188,7 +188,7 @@ class PropositionsTest(parameterized.TestCase):
     for alpha, right in ((0.24, 0), (0.26, 1)):  # alpha / (1 - alpha) > (2 - 1) / (5 - 2).
       self.assertEqual(np.argmax(alpha * values + (1 - alpha) * implied), right)
 
-  @hypothesis.settings(deadline=None, max_examples=30)
+  @hypothesis.settings(deadline=None, max_examples=30, derandomize=True)
   @hypothesis.given(st.integers(0, 10**6), st.sampled_from([1., 2., np.inf]), st.floats(0.01, 1.))
   def test_4_and_5_trusted_targets_contract_towards_the_values_of_the_trusted_implied_policies(
       self, seed, rho_bar, threshold):
@@ -211,7 +211,7 @@ class PropositionsTest(parameterized.TestCase):
         distance = np.abs(targets[chosen, state].mean() - fixed_points[chosen, state].mean())
         self.assertLessEqual(distance, bounds[chosen].max() + 1e-3)
 
-  @hypothesis.settings(deadline=None, max_examples=30)
+  @hypothesis.settings(deadline=None, max_examples=30, derandomize=True)
   @hypothesis.given(st.integers(0, 10**6), st.floats(0.01, 1.))
   def test_4_importance_sampling_contracts_towards_the_values_of_the_target_policy(self, seed, threshold):
     random = np.random.RandomState(seed)

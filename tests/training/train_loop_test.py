@@ -123,6 +123,13 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     """Each environment makes 5 steps per update, and new parameters come with an update."""
     self.assertEqual([row['policy_lag'] for row in self.rows(updates=6, refresh_steps=steps)], lags)
 
+  def test_replayers_of_a_learner_without_environments_get_new_parameters(self):
+    """Its own actors count no steps."""
+    trainer = self.trainer(refresh_steps=10)
+    self.assertFalse(trainer._publisher._is_due())
+    trainer._host.is_idle = True
+    self.assertTrue(trainer._publisher._is_due())
+
   @parameterized.parameters((0, 4), (3, 4), (2, 16))
   def test_actors_play_with_the_parameters_of_policy_lag_updates_ago(self, lag, num_environments):
     """Checks the versions in the unrolls, their logits, and the published parameters at the start of each update.

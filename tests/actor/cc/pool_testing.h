@@ -102,7 +102,7 @@ class TestPool {
     options.processor_wait_ns = [this](int64_t) {
       if (starved_ticks > 0) {
         --starved_ticks;
-        waited_ns += 200000000;
+        waited_ns += 10'000'000'000;
       }
       return waited_ns.load();
     };
@@ -205,7 +205,7 @@ class TestPool {
   }
 
   std::atomic<bool> out_of_memory{false};  // Makes all allocations fail.
-  std::atomic<int> starved_ticks{0};       // So often the pool will see that workers waited 0.2 s for a processor.
+  std::atomic<int> starved_ticks{0};       // So often the pool will see that workers waited 10 s for a processor.
   std::atomic<int64_t> waited_ns{0};       // For so long they have waited.
   Mailbox<Delivered> batches;
   Mailbox<DeliveredUnroll> unrolls;

@@ -291,12 +291,13 @@ TEST(EpisodeReplayTest, WithoutMemoryTheSegmentIsDropped) {
   const TestUnroll lived(TestStream(1, {5}), 0, 10);
   std::vector<StridedRows> rows = lived.rows();
   rows.push_back(rows[0]);
-  for (int index : {0, 1}) {
+  for (int index : {0, 0, 1}) {
     const Status status = replay.Insert(1, index, 11, rows);
     EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
     EXPECT_EQ(status.message(), "there is not enough memory for the rows of another unroll");
   }
   EXPECT_EQ(replay.GetStatistics().gaps, 0);
+  EXPECT_EQ(replay.GetStatistics().repeated_unrolls, 0);
   EXPECT_EQ(replay.GetStatistics().rows, 0);
 }
 

@@ -44,6 +44,7 @@ class SequenceStream : public TestStream {
     unroll.index = index;
     unroll.num_rows = length + 1;
     unroll.rows = lived.rows();
+    unroll.rows.resize(replay->options().components.size(), unroll.rows[0]);
     unroll.starts_episode = unroll.rows[kDone];
     if (replay->options().geometry.cross_episodes) {
       unroll.first_step = index * length;

@@ -78,6 +78,22 @@ TEST(SequenceReplayTest, AGapEndsTheSegment) {
   EXPECT_EQ(stream.Check(replay, *stream.Insert(&replay, 11, kUnrollLength).at(0), 30), "");
 }
 
+TEST(SequenceReplayTest, WithoutMemoryTheSegmentIsDropped) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer ends the program when there is not enough memory";
+#endif
+  ReplayOptions options = TestOptions(kGeometry, 100);
+  options.components.push_back({int64_t{1} << 57, 1, 1});  // A slab of such rows never fits.
+  SequenceReplay replay(options);
+  const SequenceStream stream(1, {1000});
+  for (int index : {0, 0, 1}) {
+    EXPECT_TRUE(stream.Insert(&replay, index, kUnrollLength).empty());
+    EXPECT_EQ(stream.status().code(), StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(replay.GetStatistics().gaps, 0);
+  EXPECT_EQ(replay.GetStatistics().repeated_unrolls, 0);
+}
+
 TEST(SequenceReplayTest, RegressionTheFirstSequenceOfASegmentMayBeginLongAfterItsFirstUnroll) {
   const SequenceGeometry geometry{5, 60, 40, false, 0};
   for (int length : {3, 10, 20, 40}) {
