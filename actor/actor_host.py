@@ -292,11 +292,13 @@ class ActorHost:
                            stream_id=unroll.stream_id + self._first_stream_id)
 
   def memory_megabytes(self) -> float:
-    """The memory of this process and its workers, in MB: the sum of their proportional set sizes."""
-    total = 0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+    """The memory of this process, its workers and what these started, in MB: the sum of proportional set sizes."""
+    total = psutil.Process().memory_full_info().pss
+    for process_id in self._workers.process_ids():
       with contextlib.suppress(psutil.Error):  # A worker may end at this moment.
-        total += process.memory_full_info().pss
+        worker = psutil.Process(process_id)
+        for process in (worker, *worker.children(recursive=True)):
+          total += process.memory_full_info().pss
     return total * 1e-6
 
   def refresh_is_due(self, steps: int) -> bool:

@@ -10,6 +10,7 @@ Espeholt et al. 2018 (IMPALA), section 3.1. The options and error messages are t
 """
 
 from collections.abc import Callable
+import contextlib
 import functools
 import threading
 from typing import Any
@@ -137,7 +138,8 @@ def _serve(handle, specs, traced):
     tf.function(lambda: tf.while_loop(
         lambda count: True, compute_batch, [tf.constant(0, tf.int64)], parallel_iterations=1))()
   except Exception as error:  # The callers get the error.
-    _close(handle, messages.plain_message(getattr(error, 'message', None) or str(error)))
+    with contextlib.suppress(tf.errors.NotFoundError):  # The function was deleted.
+      _close(handle, messages.plain_message(getattr(error, 'message', None) or str(error)))
 
 
 def _check(x, spec):

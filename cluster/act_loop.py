@@ -4,6 +4,7 @@ The main thread only waits for the end, so that it always reacts to Ctrl-C. Othe
 keep contact with the learner (remote_learner.py).
 """
 
+import signal
 import threading
 import time
 from typing import Any, TextIO
@@ -70,9 +71,11 @@ class ActLoop:
         # Gradients would become stale while they wait for others to be sent.
         largest_push=1 if job.agent.work else None)
 
-  def act(self):
+  def act(self) -> int:
     """Acts until the learner's run ends, or until SIGINT, SIGTERM or SIGHUP.
 
+    Returns:
+      The exit code: 143 after SIGTERM during the run, so that what runs this host starts it again, else 0.
     Raises:
       errors.UserError: the learner refuses this host, the environments keep failing, or the policy cannot act.
     """
@@ -97,6 +100,7 @@ class ActLoop:
       self._line.close()
     self._raise_what_went_wrong()
     self._line.message('stopped' if self._signals.count else 'the learner has ended the run')
+    return 128 + signal.SIGTERM if self._signals.last == signal.SIGTERM and not self._stop.is_set() else 0
 
   def _raise_what_went_wrong(self):
     with errors.of_user(remote_learner.RefusedError, environment_workers.WorkerError, inference.PolicyError):

@@ -22,7 +22,9 @@ from scalable_agents.processes import sessions
 # The time between two attempts to reach a relay. No parameters come during an attempt. A frozen relay makes it last for
 # ports.ANSWER_SECONDS, or for _TRANSFER_SECONDS if it freezes while it sends them.
 _RETRY_SECONDS = 20.
-_TRANSFER_SECONDS = 60.  # The longest time for the parameters to arrive: many hosts may ask for them at once.
+# The longest time for the parameters to arrive: many hosts may ask for them at once. It is shorter than the time after
+# which a learner that nobody asks counts as dead; see learner_connection.
+_TRANSFER_SECONDS = 40.
 
 
 class RelayPort:

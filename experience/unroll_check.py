@@ -6,6 +6,8 @@ and an action that does not exist has no log-probability.
 
 import tensorflow as tf
 
+_MAX_INDEX = 1 << 48  # Far beyond what an actor reaches, and steps of unrolls can still be counted.
+
 
 def is_valid(batch, num_levels: int, num_actions: int) -> tf.Tensor:
   """Checks a batch of unrolls, in a graph.
@@ -22,7 +24,8 @@ def is_valid(batch, num_levels: int, num_actions: int) -> tf.Tensor:
   """
   action, version = batch.agent_output.action, batch.parameter_version  # [T+1, B].
   are_known = (batch.actor_id >= 0) & (batch.level_id >= 0) & (batch.level_id < num_levels)  # [B] or [T+1, B].
-  good = (batch.index >= 0) & tf.reduce_all(are_known, axis=range(are_known.shape.rank - 1))
+  good = (batch.index >= 0) & (batch.index < _MAX_INDEX)
+  good &= tf.reduce_all(are_known, axis=range(are_known.shape.rank - 1))
   good &= tf.reduce_all((action >= 0) & (action < num_actions) & (version >= 0), axis=0)
   seen_and_computed = batch.environment_output.observation, batch.agent_output
   for batch_axis, nest in ((1, seen_and_computed), (0, (batch.agent_state, batch.earlier_frames))):

@@ -293,9 +293,10 @@ def _act(job):
   seed = _seed_of_host(job.config.seed, number, time.time_ns())  # Other episodes each time.
   host = _make_host(job, number, seed, screen)
   try:
-    act_loop.ActLoop(host, job, _common(job), number, screen, relay_port).act()
+    code = act_loop.ActLoop(host, job, _common(job), number, screen, relay_port).act()
   finally:
     host.close()
+  sys.exit(code)
 
 
 def _open_relay_port(number, screen):

@@ -23,10 +23,12 @@ class StopSignals:
 
   Attributes:
     count: requests so far.
+    last: number of the last signal; 0 if there was none.
   """
 
   def __init__(self):
     self.count = 0
+    self.last = 0
 
   def install(self):
     """Installs the handlers. SIGHUP stays ignored if it was ignored at the start, as under nohup."""
@@ -35,9 +37,11 @@ class StopSignals:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
       signal.signal(signal.SIGHUP, self._hang_up)
 
-  def _request(self, *unused_signal):
+  def _request(self, number, unused_frame):
     self.count += 1
+    self.last = number
 
-  def _hang_up(self, *unused_signal):
+  def _hang_up(self, number, unused_frame):
     """Handles a closed terminal. The kernel and the shell may both send SIGHUP, which must count as one request."""
     self.count = max(self.count, 1)
+    self.last = number

@@ -152,8 +152,14 @@ class MetricsWriter:
       raise ValueError(f'{file.name}: rows must come in the order of their frames, want >= {last_frames}, got {frames}')
     self._last_frames[file.name] = frames
     with run_directory.one_line_errors(file.name):
-      while rows:
-        rows = rows[file.write(rows):]
+      size = os.fstat(file.fileno()).st_size
+      try:
+        while rows:
+          rows = rows[file.write(rows):]
+      except OSError:
+        with contextlib.suppress(OSError):
+          os.ftruncate(file.fileno(), size)  # A later row must not follow a part of this one.
+        raise
 
 
 class _Events:

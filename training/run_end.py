@@ -8,6 +8,7 @@ import time
 from scalable_agents.processes import stop_signals
 
 UPDATE_PATIENCE_SECONDS = 3.  # The least time that Ctrl-C waits for the current update.
+_IDLE_PATIENCE_SECONDS = 20.  # The same without an update: for a call to a shared replay (10 s), or for the disk.
 _PATIENCE_UPDATES = 3.        # It waits for this many times the longest update so far, if that is longer.
 _SIGNAL_CHECK_SECONDS = 0.2
 _AGREEMENT_SECONDS = 60.      # Time that the end waits for an update that all learners make together.
@@ -64,7 +65,8 @@ class RunEnd:
     """Waits, after `wait`, until the learner's thread has ended. The thread ends after the current update.
 
     After a signal, the time is limited to a few times the longest update so far. So slow updates can end too, and the
-    training since the last checkpoint is not lost. With other learners, `wait` has waited for the update already, and
+    training since the last checkpoint is not lost. If no update is running, the thread waits for a replay or a disk,
+    and gets _IDLE_PATIENCE_SECONDS. With other learners, `wait` has waited for the update already, and
     the longest update may include a wait for them; so the time is UPDATE_PATIENCE_SECONDS.
 
     A signal after the message about a long wait ends it. Those before are one request: a service manager may signal a
@@ -74,7 +76,7 @@ class RunEnd:
     may wait for a learner that has no actors.
 
     Args:
-      learner: the thread. If it is still alive afterwards, an update is running.
+      learner: the thread. If it is still alive afterwards, an update may be running.
     """
     deadline = time.monotonic() + _AGREEMENT_SECONDS
     while learner.is_alive() and not self.signals.count:
@@ -86,11 +88,17 @@ class RunEnd:
       patience = max(patience, _PATIENCE_UPDATES * self._longest_update)
     began = time.monotonic()
     told = None  # The number of signals before the message.
-    while learner.is_alive() and time.monotonic() - began < patience and told in (None, self.signals.count):
-      learner.join(_SIGNAL_CHECK_SECONDS)
-      if told is None and UPDATE_PATIENCE_SECONDS < time.monotonic() - began < patience:
+    while learner.is_alive() and told in (None, self.signals.count):
+      limit, awaited = patience, 'the current update, to save it'
+      if self._update_began is None and patience < _IDLE_PATIENCE_SECONDS:
+        limit, awaited = _IDLE_PATIENCE_SECONDS, 'the replay or the disk, to save the run'
+      waited = time.monotonic() - began
+      if waited >= limit:
+        return
+      if told is None and waited > UPDATE_PATIENCE_SECONDS:
         told = self.signals.count
-        self._say(f'waiting up to {patience:.0f} s for the current update, to save it; a second signal ends at once')
+        self._say(f'waiting up to {limit:.0f} s for {awaited}; a second signal ends at once')
+      learner.join(_SIGNAL_CHECK_SECONDS)
 
   def _await_agreement(self):
     told = self.signals.count

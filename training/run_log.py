@@ -53,6 +53,7 @@ class RunLog:
     self._names_late_levels = True
     self._began = self._last_curve = time.monotonic()
     self._row = metrics_row.MetricsRow(host, levels, self._metrics.last_row.get('environment_restarts') or 0)
+    self._is_behind = False  # Whether the last row could not be written.
 
   def say(self, text: str):
     """Shows the user a line."""
@@ -80,8 +81,8 @@ class RunLog:
 
   @property
   def has_unwritten_updates(self) -> bool:
-    """Whether there were updates since the last row."""
-    return self._row.updates > 0
+    """Whether there were updates since the last row that could be written."""
+    return self._row.updates > 0 or self._is_behind
 
   @property
   def is_due(self) -> bool:
@@ -97,9 +98,9 @@ class RunLog:
       episodes: intake.Episodes that arrived with the update's batches, as arrays of finite numbers.
     """
     level_ids, returns, lengths = episodes
+    self._row.add(metrics)  # First, so that it counts even if the episodes cannot be written.
     self._statistics.add(level_ids, returns, lengths)
     self._metrics.add_episodes(environment_frames, [self._levels[i] for i in level_ids], returns, lengths)
-    self._row.add(metrics)
 
   def write(self, environment_frames: int, *more: Mapping[str, Any], present: Mapping[str, Any] = {},
             other_restarts: int = 0):
@@ -115,7 +116,9 @@ class RunLog:
     row = {**self._row.finish(environment_frames, merged.get('replay_waits_for', '')), **present}
     row['environment_restarts'] += other_restarts
     row = metrics_lib.merge(row, merged)
+    self._is_behind = True
     self._metrics.write(row)
+    self._is_behind = False
     starting = self._host.pool.starting()
     self._name_late_levels(starting)
     self._progress.update(row, f'{len(starting):,} of {self._host.num_environments:,} environments' if starting else '')

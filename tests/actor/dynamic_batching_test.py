@@ -3,6 +3,7 @@
 import gc
 import inspect
 import threading
+from unittest import mock
 import weakref
 
 from absl.testing import absltest
@@ -313,6 +314,7 @@ class DynamicBatchingEndTest(parameterized.TestCase):
     waiting.wait_until(lambda: threading.active_count() <= before)
 
   def test_a_function_that_is_deleted_leaves_nothing(self):
+    hook = self.enterContext(mock.patch.object(threading, 'excepthook'))
     before, deleted = threading.active_count(), []
     for number in range(3):
       f = dynamic_batching.batch_fn(lambda x: 2 * x)
@@ -321,6 +323,7 @@ class DynamicBatchingEndTest(parameterized.TestCase):
     del f
     waiting.wait_until(lambda: gc.collect() >= 0 and threading.active_count() <= before)
     self.assertEqual(deleted, [0, 1, 2])
+    hook.assert_not_called()
 
   def test_close_before_the_first_call(self):
     f = self._batch(tf.identity)

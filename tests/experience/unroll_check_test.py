@@ -43,6 +43,7 @@ class UnrollCheckTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (['level_id'], _SLOT, _LEVELS), (['level_id'], _SLOT, -1), (['actor_id'], _SLOT, -1), (['index'], _SLOT, -1),
+      (['index'], _SLOT, 2**63 - 1),
       (['agent_output', 'action'], (3, _SLOT), unrolls.NUM_ACTIONS), (['agent_output', 'action'], (0, _SLOT), -1),
       (['agent_output', 'policy_logits'], (6, _SLOT, 1), np.nan), (['parameter_version'], (1, _SLOT), -1),
       (['environment_output', 'observation', 'vector'], (5, _SLOT, 0), -np.inf))

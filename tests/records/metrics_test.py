@@ -1,5 +1,7 @@
 """The files of figures: valid rows, and after a kill at any byte neither a gap nor a row twice."""
 
+import errno
+import io
 import json
 import os
 import pathlib
@@ -267,6 +269,26 @@ class MetricsTest(parameterized.TestCase):
     with open('/dev/full', 'ab', buffering=0) as full, absltest.mock.patch.object(writer, '_metrics', full):
       with self.assertRaisesRegex(run_directory.RunDirectoryError, 'No space left on device'):
         writer.write({'environment_frames': 1})
+
+  def test_a_part_of_a_row_is_removed(self):
+    writer, sizes = self._writer(), iter([5])
+
+    class Full(io.FileIO):
+      """Takes five more bytes."""
+
+      def write(self, data):
+        for size in sizes:
+          return super().write(data[:size])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer.write({'environment_frames': 1})
+    file = os.path.join(self._logdir, 'metrics.jsonl')
+    with Full(file, 'a') as full, absltest.mock.patch.object(writer, '_metrics', full):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, 'No space left on device'):
+        writer.write({'environment_frames': 2})
+    writer.write({'environment_frames': 2})
+    with open(file, encoding='utf-8') as rows:
+      self.assertEqual([json.loads(row)['environment_frames'] for row in rows], [1, 2])
 
   def test_events_that_cannot_be_written_are_one_line(self):
     with absltest.mock.patch.object(tf.io, 'TFRecordWriter', side_effect=tf.errors.ResourceExhaustedError(

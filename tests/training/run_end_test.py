@@ -17,7 +17,8 @@ class RunEndTest(absltest.TestCase):
     super().setUp()
     signal_handlers.restore_after(self)
     self.said = []
-    self.enterContext(mock.patch.multiple(run_end, UPDATE_PATIENCE_SECONDS=0.01, _SIGNAL_CHECK_SECONDS=0.01))
+    self.enterContext(mock.patch.multiple(
+        run_end, UPDATE_PATIENCE_SECONDS=0.01, _IDLE_PATIENCE_SECONDS=0.01, _SIGNAL_CHECK_SECONDS=0.01))
 
   def _end(self, have_peers):
     end = run_end.RunEnd(have_peers, self.said.append)
@@ -110,6 +111,17 @@ class RunEndTest(absltest.TestCase):
     self.assertFalse(learner.is_alive())
     self.assertEqual(self.said, [
         'waiting up to 3000 s for the current update, to save it; a second signal ends at once'])
+
+  def test_a_replay_or_a_disk_has_more_time_than_an_update(self):
+    end, goes_on = self._end(have_peers=False), threading.Event()
+    learner = threading.Thread(target=goes_on.wait, daemon=True)
+    learner.start()
+    signal.raise_signal(signal.SIGINT)
+    waiting.start(lambda: (waiting.wait_until(lambda: self.said), goes_on.set()))
+    with mock.patch.object(run_end, '_IDLE_PATIENCE_SECONDS', waiting.PATIENCE_SECONDS):
+      end.await_update(learner)
+    self.assertFalse(learner.is_alive())
+    self.assertRegex(self.said[0], '^waiting up to [0-9]+ s for the replay or the disk, to save the run; a second ')
 
   def test_a_second_signal_ends_the_wait_for_an_update(self):
     end = self._end(have_peers=False)

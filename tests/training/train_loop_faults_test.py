@@ -55,6 +55,22 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
     calls = [name for name, *_ in port.method_calls if name.startswith(('announce', 'save', 'wait'))]
     self.assertEqual(calls, ['announce_save', 'save'] + ['announce_end'] * succeeds + ['wait_for_farewells'])
 
+  def test_a_row_that_could_not_be_written_is_written_before_the_checkpoint(self):
+    trainer = self.trainer(updates=4)
+    write, fails = trainer._log._metrics.write, iter([True])
+
+    def fail_once(values):
+      if next(fails, False):
+        raise run_directory.RunDirectoryError('the disk is full')
+      write(values)
+
+    with mock.patch.object(trainer._log._metrics, 'write', fail_once):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, 'the disk is full'):
+        trainer.train()
+    frames = int(trainer.learner.environment_frames)
+    self.assertGreater(frames, 0)
+    self.assertEqual(training.rows(trainer.logdir)[-1]['environment_frames'], frames)
+
   @parameterized.parameters(True, False)
   def test_a_killed_worker_is_replaced(self, synchronous):
     killed = []
