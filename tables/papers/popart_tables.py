@@ -42,7 +42,7 @@ _TEXT = (('use_lstm', True), ('unroll_length', 100))
 
 @functools.cache
 def _agent(name: str, benchmark: str) -> published.Agent:
-  """Returns an agent of the table. "Implementation notes" and "Experiments"; three experiments on DMLab-30: figure 4."""
+  """Returns an agent of the table. "Implementation notes", "Experiments" and, on DMLab-30, figure 4."""
   popart = published.POPART_SETTINGS if name == POPART else ()
   if benchmark == _DMLAB:
     return published.Agent(name, 'dmlab30', False, 'deep', True, 10_000_000_000, 8, 1,
