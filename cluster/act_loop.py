@@ -94,13 +94,14 @@ class ActLoop:
           if self._last_report:
             self._show(self._last_report)
     finally:
+      has_ended = self._stop.is_set()  # Closing the pool sets it, too.
       self._host.pool.close()
       self._learner.close()
       self._host.close()
       self._line.close()
     self._raise_what_went_wrong()
     self._line.message('stopped' if self._signals.count else 'the learner has ended the run')
-    return 128 + signal.SIGTERM if self._signals.last == signal.SIGTERM and not self._stop.is_set() else 0
+    return 128 + signal.SIGTERM if self._signals.last == signal.SIGTERM and not has_ended else 0
 
   def _raise_what_went_wrong(self):
     with errors.of_user(remote_learner.RefusedError, environment_workers.WorkerError, inference.PolicyError):
