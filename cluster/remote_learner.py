@@ -291,8 +291,6 @@ class RemoteLearner:
 
   def _fetch(self, connection):
     latest = self._relay and self._relay.fetch(connection.greeting['incarnation'], connection.latest_version)
-    if self._relay:
-      connection.unanswered_beats = 0  # During a long fetch, nobody asked the learner.
     version, parameters = latest or connection.fetch()
     with self._lock:
       if parameters is not None and connection is self._connection:  # A newer connection may have newer ones.
