@@ -7,9 +7,11 @@ import collections
 import dataclasses
 import io
 import json
+import os
 import pathlib
 import queue
 import re
+import sys
 from unittest import mock
 
 from absl.testing import absltest
@@ -204,6 +206,10 @@ def count_transfers(folder):
 def train_on_two_devices(logdir):
   """Makes two devices, and checks where this process learns, acts and replays. Its screen has all placements."""
   _make_devices()
+  # TensorFlow also logs the placements: with that megabyte, Bazel would not show which test of the suite failed.
+  sys.stderr = open(os.dup(2), 'w', encoding='utf-8', buffering=1)  # For tracebacks.
+  with open(os.devnull, 'wb') as nothing:
+    os.dup2(nothing.fileno(), 2)
   tf.debugging.set_log_device_placement(True)
   _replay()
   _train(logdir, updates=3)

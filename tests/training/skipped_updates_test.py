@@ -38,8 +38,8 @@ class SkippedUpdatesTest(absltest.TestCase):
       self.clock.monotonic.return_value = seconds
       self._add(skipped)
       self._add(skipped, _MADE)
-    advice = ('Begin another run (--logdir) with a lower --learning_rate, or with a flag of the agent that scales large'
-              ' rewards down')
+    advice = ('Begin another run (--logdir) with a lower --learning_rate, or with smaller rewards, for example with '
+              '--reward_transform=abs_one')
     self.assertEqual(self.said, [f'an update was skipped: loss/total was not finite. {advice}',
                                  f'3 updates were skipped: loss/total was not finite. {advice}'])
 
