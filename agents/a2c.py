@@ -27,7 +27,6 @@ from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import losses
-from scalable_agents.learner import policies
 from scalable_agents.learner import vtrace
 from scalable_agents.training import definition
 from scalable_agents.training import run_config
@@ -47,7 +46,7 @@ def loss(agent: impala.Agent, batch: learner_step.Batch, config: configs.ActorCr
   output, _ = agent.unroll(acting.inputs_of(unroll), unroll.agent_state)
   v_tm1, v_t = output.baseline[:-1, :, 0], output.baseline[1:, :, 0]                       # [T, B] each.
   r_t = losses.transform_rewards(steps.r_t, config.reward_transform)
-  log_pi_tm1 = policies.categorical(output.policy_logits[:-1]).log_prob(steps.a_tm1)
+  log_pi_tm1 = vtrace.log_probs_from_logits_and_actions(output.policy_logits[:-1], steps.a_tm1)
   # On-policy, the importance weights are 1, and V-trace's targets are the n-step returns (section 4.1, equation 2).
   targets = vtrace.from_importance_weights(
       tf.zeros_like(log_pi_tm1), config.discount * steps.discount_t, r_t, v_tm1, v_t[-1], trusted=steps.real_t)

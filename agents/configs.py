@@ -137,9 +137,10 @@ class ImpalaConfig(ActorCriticConfig):
       1.0, 'Lambda of V-trace: 0 gives one-step value targets, 1 gives the full ones, and values between mix them. '
       'IMPALA, section 4.1, remark 2.', at_least=0, at_most=1)
   action_values: str = setting(
-      'bootstrapped', "Estimate of an action's value in the policy gradient: bootstrapped (r + gamma v of the next "
-      'state, section 4.2), one_step (r + gamma V of the next state, section E.3) or target (v of this state, Schmitt '
-      'et al. 2020, Algorithm 1).', choices=('bootstrapped', 'one_step', 'target'))
+      'bootstrapped', "Estimate of an action's value in the policy gradient: bootstrapped (the reward plus gamma times "
+      'the V-trace target of the next state, section 4.2), one_step (the reward plus gamma times the value of the next '
+      'state, section E.3) or target (the V-trace target of this state, Schmitt et al. 2020, Algorithm 1).',
+      choices=('bootstrapped', 'one_step', 'target'))
 
   # The replay.
   replay_share: float = setting(
@@ -259,8 +260,8 @@ class R2d2Config(runtime_config.RuntimeConfig):
   epsilon_exponent: float = setting(7., 'See epsilon_base. Ape-X.', at_least=0, at_most=1000)
   num_actors: int = setting(
       0, 'Number N of actors in the whole cluster. Each process takes its share of the N epsilons; for each epsilon to '
-      'have one actor, give actor hosts a --task and as many actors each. 0: each process spreads its own actors '
-      'evenly over the whole range.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
+      'have one actor, give each actor host a --task, and all of them the same number of actors. 0: each process '
+      'spreads its own actors evenly over the whole range.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
 
   # Sequences.
   burn_in: int = setting(

@@ -25,7 +25,6 @@ from scalable_agents.learner import losses
 from scalable_agents.learner import off_policy
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import pixel_control
-from scalable_agents.learner import policies
 from scalable_agents.learner import vtrace
 from scalable_agents.networks import networks
 from scalable_agents.networks import torsos
@@ -201,19 +200,21 @@ def off_policy_targets(steps: unroll_lib.Steps, policy_logits: tf.Tensor, v_tm1:
   Returns:
     The value targets and advantages, and log pi(a|x) of the actions taken, for the policy gradient; of [T, B].
   """
-  log_pi_tm1 = policies.categorical(policy_logits[:-1]).log_prob(steps.a_tm1)
-  log_mu_tm1 = policies.categorical(steps.behaviour_tm1.policy_logits).log_prob(steps.a_tm1)
+  log_pi_tm1 = vtrace.log_probs_from_logits_and_actions(policy_logits[:-1], steps.a_tm1)
+  log_mu_tm1 = vtrace.log_probs_from_logits_and_actions(steps.behaviour_tm1.policy_logits, steps.a_tm1)
   targets = off_policy.targets(
       config.off_policy_correction, log_pi_tm1 - log_mu_tm1, config.discount * steps.discount_t,
-      losses.transform_rewards(steps.r_t, config.reward_transform), v_tm1, bootstrap_value, config.clip_rho_threshold,
-      config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=trusted, action_values=config.action_values,
-      clip_c_threshold=config.clip_c_threshold)
+      losses.transform_rewards(steps.r_t, config.reward_transform), v_tm1, bootstrap_value,
+      clip_rho_threshold=config.clip_rho_threshold, clip_c_threshold=config.clip_c_threshold,
+      clip_pg_rho_threshold=config.clip_pg_rho_threshold, lambda_=config.vtrace_lambda, trusted=trusted,
+      action_values=config.action_values)
   return targets, off_policy.log_pi(config.off_policy_correction, log_pi_tm1)
 
 
 def actor_critic_loss(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput, v_tm1: tf.Tensor,
                       log_pi_tm1: tf.Tensor, targets: vtrace.VTraceReturns, config: configs.ActorCriticConfig,
-                      weights: Any = None, entropy_weights: Any = None, trusted: Any = None) -> learner_step.Loss:
+                      weights: tf.Tensor | float = 1., entropy_weights: tf.Tensor | float = 1.,
+                      trusted: tf.Tensor | bool = True) -> learner_step.Loss:
   """The terms of the loss, summed over time and batch, for given targets. Section 4.2.
 
   Args:
@@ -223,27 +224,24 @@ def actor_critic_loss(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOu
     v_tm1: [T, B] float32, the values that learn the value targets.
     log_pi_tm1: [T, B] float32, log pi(a|x) of the actions taken.
     targets: of [T, B], the value targets and the advantages.
-    weights: [T, B] float32, of the steps in the loss. None: 1, and 0 for steps that are not real.
-    entropy_weights: [T, B] float32, of the steps in the entropy. None: as `weights`.
-    trusted: [T, B] bool, the steps that the targets of the auxiliary task may use. None: those that are real.
+    weights: of the steps in the loss, [T, B] float32 or a number. Steps that are not real have no weight.
+    entropy_weights: of the steps in the entropy, likewise.
+    trusted: [T, B] bool, or True for all, the real steps that the targets of the auxiliary task may use.
   Returns:
     learner_step.Loss. Its terms are without their weights.
   """
   steps = unroll_lib.steps(unroll)
-  if weights is None:
-    weights = tf.cast(steps.real_t, tf.float32)
+  is_real = tf.cast(steps.real_t, tf.float32)                                              # [T, B].
+  weights, entropy_weights = is_real * weights, is_real * entropy_weights
   policy_gradient_loss = losses.policy_gradient_loss(log_pi_tm1, targets.pg_advantages, weights)
   baseline_loss = losses.baseline_loss(targets.vs, v_tm1, weights)
-  # The policy is made a second time. If log_pi_tm1 and the entropy shared one, TensorFlow would add their gradients in
-  # another order, which changes the last bits.
-  entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]),
-                                     weights if entropy_weights is None else entropy_weights)
+  entropy_loss = losses.entropy_loss(output.policy_logits[:-1], entropy_weights)
   total = policy_gradient_loss + config.baseline_cost * baseline_loss + config.entropy_cost * entropy_loss
   terms = {'loss/policy_gradient': policy_gradient_loss, 'loss/baseline': baseline_loss, 'loss/entropy': entropy_loss}
   if tf.is_tensor(output.pixel_control):  # The auxiliary task.
     terms['loss/pixel_control'] = pixel_control_loss = pixel_control.loss(
         output.pixel_control, steps.a_tm1, agent.newest_frames(unroll.environment_output.observation), steps.done_t,
-        config.pixel_control_discount, weights, steps.real_t if trusted is None else trusted)
+        config.pixel_control_discount, weights, steps.real_t & trusted)
     total += config.pixel_control_cost * pixel_control_loss
   return learner_step.Loss(total, terms)
 

@@ -46,7 +46,7 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.LaserConfig) -
     config: LaserConfig; its `entropy_cost` may be a variable.
   Returns:
     learner_step.Loss. Its `means` include the share of rejected steps and the mean relevance, of online and of replayed
-    steps. Its feedback are the priorities of replayed unrolls.
+    steps. Its feedback has the priorities of replayed unrolls.
   """
   unroll, sample = batch
   output, _ = agent.unroll(acting.inputs_of(unroll), unroll.agent_state)

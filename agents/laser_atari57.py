@@ -8,8 +8,8 @@ al. 2020 (section 5.1) for an agent of a sweep. The single agent of the paper ha
 
   --batch_size=256 --replay_share=0.875 --replay_capacity=15_000_000 --learning_rate_decay
 
-A full replay takes 71 GB; --replay_capacity makes it smaller. docs/laser.md has the paper's ablations, sweeps with a
-shared replay, and settings for a small machine.
+A full replay takes 71 GB with the default --replay_capacity of 10 million steps, and 106 GB with 15 million.
+docs/laser.md has the paper's ablations, sweeps with a shared replay, and settings for a small machine.
 """
 
 from scalable_agents.agents import train

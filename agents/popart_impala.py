@@ -54,7 +54,7 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.PopArtImpalaCo
 
 
 def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.NetworkOutput,
-                  config: configs.PopArtImpalaConfig, trusted: tf.Tensor | None = None,
+                  config: configs.PopArtImpalaConfig, trusted: tf.Tensor | bool = True,
                   weights: tf.Tensor | float = 1., entropy_weights: tf.Tensor | float = 1.,
                   was_drawn: tf.Tensor | bool = True) -> learner_step.Loss:
   """The same loss, with weights of the steps.
@@ -63,8 +63,8 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
     agent, config: see `loss`.
     unroll: the unrolls, of [T+1, B, ...]. `level_id` is [B], or [T+1, B] if the levels of their rows differ.
     output: the network's outputs for the unrolls, of [T+1, B, ...].
-    trusted: [T, B] bool, the steps that targets may use, see `vtrace.from_importance_weights`. Other steps do not
-      count in the statistics. None: all real steps.
+    trusted: [T, B] bool, or True for all, the real steps that targets may use, see `vtrace.from_importance_weights`.
+      Other steps do not count in the statistics.
     weights: of the steps in the loss, [T, B] float32 or a number.
     entropy_weights: of the steps in the entropy, likewise.
     was_drawn: [T, B] bool, the steps that the metrics count.
@@ -74,7 +74,7 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
   steps = unroll_lib.steps(unroll)
   is_real = tf.cast(steps.real_t, tf.float32)                                              # [T, B].
   weights, entropy_weights = is_real * weights, is_real * entropy_weights
-  trusted = steps.real_t if trusted is None else steps.real_t & trusted
+  trusted = steps.real_t & trusted
   level_ids = tf.broadcast_to(unroll.level_id, tf.shape(output.baseline)[:2])              # [T+1, B], of each row.
   means = tf.cast(agent.statistics.first, tf.float32)                                      # [N], mu of each level.
   scales = tf.cast(popart.scale(agent.statistics), tf.float32)                             # [N], sigma of each level.

@@ -56,7 +56,7 @@ def train(agent: str, **settings: Any) -> str:
   """
   preset = agents.find(agent)
   flags = [f'--{name}={value}' for name, value in settings.items()]
-  # In a session of its own it does not get the terminal's Ctrl-C, so that it gets each one once, and may print.
+  # In a session of its own, it gets the terminal's Ctrl-C only from `_wait`, once, and may still print to the terminal.
   code = _wait(subprocess.Popen(
       [sys.executable, *agents.command(agent), *flags], env=python_path.environment(), stdin=subprocess.DEVNULL,
       start_new_session=True, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM)))

@@ -28,15 +28,6 @@ from scalable_agents.networks import q_networks
 from scalable_agents.training import definition
 
 
-def to_send(unroll: unroll_lib.Unroll, config: configs.R2d2Config) -> unroll_lib.Unroll:
-  """Leaves out the recurrent states that the replay does not need; see Definition."""
-  return replay_experience.to_send(unroll, _replay_settings(config))
-
-
-def _replay_settings(config):
-  return replay_experience.settings_of(config, round(configs.unrolls_per_batch(config)))
-
-
 def resets(environment: acting.ActorInput | unroll_lib.EnvironmentOutput, config: configs.R2d2Config) -> tf.Tensor:
   """Says in which rows the recurrent state is reset, and a new sequence begins: bool, as `done`."""
   if config.reset_on_life_loss:  # Figure 8: Life-Loss (reset).
@@ -122,7 +113,7 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.R2d2Config) ->
     batch: an Unroll of [burn_in + m + 1, B, ...] tensors, whose observations come from `Agent.prepare`, and a
       replay_experience.SequenceSample.
   Returns:
-    learner_step.Loss; its feedback are the new priorities, [B].
+    learner_step.Loss; its feedback is the new priorities, [B].
   """
   unroll, sample = batch
   steps = unroll_lib.steps(unroll, config.burn_in)                         # [m, B], the trained steps.
@@ -202,6 +193,15 @@ def _delta_q(agent, batch, values, config):
     difference = tf.where(counts > 0, tf.norm(values[step] - actors_values, axis=-1) / largest, 0.)
     differences[f'delta_q/{name}'] = tf.reduce_sum(difference) / tf.reduce_sum(counts)  # NaN means that none counts.
   return differences
+
+
+def to_send(unroll: unroll_lib.Unroll, config: configs.R2d2Config) -> unroll_lib.Unroll:
+  """Leaves out the recurrent states that the replay does not need; see Definition."""
+  return replay_experience.to_send(unroll, _replay_settings(config))
+
+
+def _replay_settings(config):
+  return replay_experience.settings_of(config, round(configs.unrolls_per_batch(config)))
 
 
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.R2d2Config,

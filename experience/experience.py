@@ -29,7 +29,8 @@ class Experience:
   `save`, `metrics` and `warnings` may still be called after `close`.
 
   `fill` and `take_batch` run in the thread that collects the next batch, `update` in the learner's thread, and `save`
-  in the thread that writes checkpoints. The other methods may run in any thread.
+  in the thread that writes checkpoints. At the start and at the end of a run, when these threads do not use it, the
+  main thread calls `update` and `save`. The other methods may run in any thread.
 
   Attributes:
     unrolls_per_batch: number of new unrolls that `take_batch` waits for. A synchronous run lets the actors play until

@@ -19,7 +19,8 @@ _MAX_STREAMS = 65_536  # About 10 MB.
 class UnrollOrder:
   """Decides which unrolls are admitted, so that those of a stream are in order and every loss is counted.
 
-  For each stream, the numbers of admitted and of missing unrolls add up to the highest admitted index plus one.
+  For each stream, the numbers of admitted and of missing unrolls add up to the highest admitted index plus one,
+  unless the stream may have begun before this object; see `streams_may_have_begun`.
   """
 
   def __init__(self, streams_may_have_begun: bool = False, max_streams: int = _MAX_STREAMS):

@@ -12,7 +12,8 @@ An agent provides its loss, its optimiser and the hyper-parameters that may chan
   4. `after_update` returns new values of other variables, for example of a target network or of the statistics of the
      targets, and these are assigned.
 
-If a term of the loss or the gradient is not finite, no variable changes.
+If a term of the loss or the gradient is not finite, the agent and the optimiser stay as they are, and the update counts
+as skipped.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ Figure D.1 and table G.1 for the rewards.
 
 import tensorflow as tf
 
-from scalable_agents.learner import policies
-
 
 def policy_gradient_loss(action_log_probs: tf.Tensor, advantages: tf.Tensor,
                          weights: tf.Tensor | float = 1.) -> tf.Tensor:
@@ -36,17 +34,17 @@ def baseline_loss(targets: tf.Tensor, values: tf.Tensor, weights: tf.Tensor | fl
   return 0.5 * tf.reduce_sum(weights * tf.square(tf.stop_gradient(targets) - values))
 
 
-def entropy_loss(policy: 'policies.Categorical', weights: tf.Tensor | float = 1.) -> tf.Tensor:
+def entropy_loss(policy_logits: tf.Tensor, weights: tf.Tensor | float = 1.) -> tf.Tensor:
   """Entropy loss, the negative sum of the policies' entropies: sum pi log pi.
 
   Args:
-    policy: policies of [T, B] states, from `policies.categorical`.
+    policy_logits: [T, B, A] float32, un-normalised log-probabilities.
     weights: of the steps, [T, B] float32 or a number.
   Returns:
     [] float32.
   """
-  logits = policy.logits
-  return tf.reduce_sum(weights * tf.reduce_sum(tf.nn.softmax(logits) * tf.nn.log_softmax(logits), axis=-1))
+  entropies = -tf.reduce_sum(tf.nn.softmax(policy_logits) * tf.nn.log_softmax(policy_logits), axis=-1)
+  return -tf.reduce_sum(weights * entropies)
 
 
 def _abs_one(rewards: tf.Tensor) -> tf.Tensor:

@@ -10,8 +10,6 @@ Espeholt et al. 2018, section 5.2.2:
   none      No correction.
 """
 
-from typing import Any
-
 import tensorflow as tf
 
 from scalable_agents.learner import vtrace
@@ -21,9 +19,9 @@ EPSILON = 1e-6
 
 
 def targets(correction: str, log_rhos: tf.Tensor, discounts: tf.Tensor, rewards: tf.Tensor, values: tf.Tensor,
-            bootstrap_value: tf.Tensor, clip_rho_threshold: float | None = 1.0,
-            clip_pg_rho_threshold: float | None = 1.0, lambda_: float = 1.0, clip_c_threshold: float | None = 1.0,
-            **others: Any) -> vtrace.VTraceReturns:
+            bootstrap_value: tf.Tensor, *, clip_rho_threshold: float | None = 1.0,
+            clip_c_threshold: float | None = 1.0, clip_pg_rho_threshold: float | None = 1.0, lambda_: float = 1.0,
+            trusted: tf.Tensor | None = None, action_values: str = 'bootstrapped') -> vtrace.VTraceReturns:
   """Computes value targets and policy gradient advantages with one of CORRECTIONS.
 
   Args:
@@ -33,7 +31,7 @@ def targets(correction: str, log_rhos: tf.Tensor, discounts: tf.Tensor, rewards:
     clip_rho_threshold, clip_c_threshold: scalar or None, used by 'vtrace'.
     clip_pg_rho_threshold: scalar or None, used by 'vtrace' and 'one_step'.
     lambda_: scalar in [0, 1].
-    **others: `trusted` and `action_values` of `vtrace.from_importance_weights`.
+    trusted, action_values: as in `vtrace.from_importance_weights`.
   Returns:
     VTraceReturns of [T, B] float32. No gradient flows through them.
   Raises:
@@ -44,10 +42,11 @@ def targets(correction: str, log_rhos: tf.Tensor, discounts: tf.Tensor, rewards:
   if correction == 'vtrace':
     return vtrace.from_importance_weights(
         log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold,
-        lambda_=lambda_, clip_c_threshold=clip_c_threshold, **others)
+        lambda_=lambda_, trusted=trusted, action_values=action_values, clip_c_threshold=clip_c_threshold)
   # With weights of one, V-trace's targets are the n-step returns.
   uncorrected = vtrace.from_importance_weights(
-      tf.zeros_like(log_rhos), discounts, rewards, values, bootstrap_value, lambda_=lambda_, **others)
+      tf.zeros_like(log_rhos), discounts, rewards, values, bootstrap_value, lambda_=lambda_, trusted=trusted,
+      action_values=action_values)
   if correction == 'one_step':
     rhos = tf.stop_gradient(vtrace.importance_weights(log_rhos, clip_pg_rho_threshold))
     return uncorrected._replace(pg_advantages=rhos * uncorrected.pg_advantages)

@@ -161,7 +161,7 @@ class Checkpointer:
     this one is still written before the error is raised.
 
     Args:
-      number: in its name; default: one more than the number of the last checkpoint saved or restored here.
+      number: in its name; default: how many were saved in this run, with this one.
     Raises:
       CheckpointError: this checkpoint or the one that `begin_save` began cannot be written. The newest complete
         checkpoint then stays the latest one.

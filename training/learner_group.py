@@ -116,10 +116,11 @@ class LearnerGroup:
       LostLearnerError: another process is gone.
     """
     if not self._are_several:
-      metrics, *feedback = learner.step(*batches)
-      frames, episodes = arrived[0].environment_frames, arrived[0].episodes
-      learner.environment_frames.assign_add(frames)
-      is_leaving = leaving
+      (batch,), (arrived_with_it,) = batches, arrived
+      metrics, its_feedback = learner.step(batch)
+      frames, episodes = arrived_with_it.environment_frames, arrived_with_it.episodes
+      learner.environment_frames.assign_add(frames)  # After the step, whose learning rate depends on the frames before.
+      feedback, is_leaving = [its_feedback], leaving
     else:
       with self._explaining():
         metrics, feedback, frames, episodes, is_leaving = self._step(

@@ -6,6 +6,7 @@ Threads:
   - A thread collects the next batches meanwhile (collector.py).
   - A thread writes checkpoints (records/checkpoint.py).
   - With --evaluation_interval, a thread waits for the process that evaluates a checkpoint (evaluations.py).
+  - A thread waits for the process that draws the learning curve (curve_process.py).
   - A thread measures at intervals how much memory is in use, and whether other programs take the workers' cores.
   - Acting has its own threads (actor/actor_host.py), which run graphs.
 """
@@ -130,7 +131,7 @@ class _Unread(NamedTuple):
 
 
 class Trainer:
-  """Trains in one process."""
+  """The training of one process: its learners, and its actors if it has any. Others may be in other processes."""
 
   def __init__(self, host: actor_host.ActorHost, job: definition.Job, directory: run_directory.Run, stream: TextIO,
                make_member: Callable[..., Any] | None = None, port: Port | None = None,

@@ -9,15 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.learner import losses
-from scalable_agents.learner import policies
 
 
 def _log_softmax(logits):
   return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-
-
-def _entropy_loss(logits, *weights):
-  return losses.entropy_loss(policies.categorical(logits), *weights)
 
 
 class LossesTest(parameterized.TestCase):
@@ -38,7 +33,7 @@ class LossesTest(parameterized.TestCase):
 
   def test_entropy_loss(self):
     log_pi = _log_softmax(np.float64(self.logits))
-    self.assertAlmostEqual(float(_entropy_loss(self.logits)), np.sum(np.exp(log_pi) * log_pi), places=4)
+    self.assertAlmostEqual(float(losses.entropy_loss(self.logits)), np.sum(np.exp(log_pi) * log_pi), places=4)
 
   def test_weights_of_steps(self):
     weights = np.random.RandomState(1).uniform(size=[5, 3]).astype(np.float32)
@@ -53,13 +48,13 @@ class LossesTest(parameterized.TestCase):
                        for t in range(5) for b in range(3))}
     got = {'policy_gradient': losses.policy_gradient_loss(self.log_probs, self.advantages, weights),
            'baseline': losses.baseline_loss(self.targets, self.values, weights),
-           'entropy': _entropy_loss(self.logits, weights)}
+           'entropy': losses.entropy_loss(self.logits, weights)}
     for name, value in want.items():
       self.assertAlmostEqual(float(got[name]), value, places=4, msg=name)
 
   def test_entropy_loss_of_uniform_and_of_certain_policies(self):
-    self.assertAlmostEqual(float(_entropy_loss(np.zeros([5, 3, 4], np.float32))), -15 * np.log(4), places=4)
-    self.assertAlmostEqual(float(_entropy_loss(np.float32([[[1000.0, 0.0]]]))), 0.0)
+    self.assertAlmostEqual(float(losses.entropy_loss(np.zeros([5, 3, 4], np.float32))), -15 * np.log(4), places=4)
+    self.assertAlmostEqual(float(losses.entropy_loss(np.float32([[[1000.0, 0.0]]]))), 0.0)
 
   def test_gradients(self):
     log_probs, advantages, values, targets, logits = (
@@ -68,7 +63,7 @@ class LossesTest(parameterized.TestCase):
       tape.watch([log_probs, advantages, values, targets, logits])
       policy_gradient = losses.policy_gradient_loss(log_probs, advantages)
       baseline = losses.baseline_loss(targets, values)
-      entropy = _entropy_loss(logits)
+      entropy = losses.entropy_loss(logits)
     np.testing.assert_allclose(tape.gradient(policy_gradient, log_probs), -self.advantages)
     self.assertIsNone(tape.gradient(policy_gradient, advantages))
     np.testing.assert_allclose(tape.gradient(baseline, values), self.values - self.targets, rtol=1e-5)
