@@ -35,6 +35,7 @@ from scalable_agents.networks import networks
 from scalable_agents.processes import devices
 from scalable_agents.processes import machine
 from scalable_agents.processes import run_flags
+from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
@@ -86,6 +87,13 @@ class Output(NamedTuple):
   value_difference: tf.Tensor  # [B] float32, |max Q of the restricted - max Q of the unrestricted one|.
 
 
+class State(NamedTuple):
+  """What an actor keeps from row to row."""
+  whole: Any            # The unrestricted recurrent state.
+  earlier: Any          # The earlier inputs of the LSTM, [B, history - 1, D], and [B] int32, their number; () for inf.
+  has_begun: tf.Tensor  # [B] bool. Rows with which a batch is padded never begin an episode, and are not counted.
+
+
 class RestrictedAgent(snt.Module):
   """Acts with an LSTM that is computed anew in each step, on the last `history` observations.
 
@@ -104,31 +112,31 @@ class RestrictedAgent(snt.Module):
       self.num_steps, self.num_matches, self.value_differences = (
           tf.Variable(0., dtype=tf.float64, trainable=False) for _ in range(3))
 
-  def initial_state(self, batch_size) -> Any:
-    """The unrestricted state; and the earlier inputs of the LSTM, [batch_size, history - 1, D], with their number."""
-    state = self._network.initial_state(batch_size)
-    if self._history == math.inf:
-      return state
-    inputs = tf.zeros([batch_size, self._num_earlier, self._network.input_size])
-    return state, inputs, tf.zeros([batch_size], tf.int32)
+  def initial_state(self, batch_size) -> State:
+    """The state before the first row; see agent_lib.Agent."""
+    earlier = ()
+    if self._history < math.inf:
+      earlier = (tf.zeros([batch_size, self._num_earlier, self._network.input_size]), tf.zeros([batch_size], tf.int32))
+    return State(self._network.initial_state(batch_size), earlier, tf.zeros([batch_size], tf.bool))
 
   def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):
     """Selects actions; see agent_lib.Agent."""
-    whole, *restricted = agent_state if self._history < math.inf else (agent_state,)
+    whole, earlier, has_begun = agent_state
+    has_begun |= inputs.done
     resets = r2d2.resets(inputs, self._config)
     encoded = self._network.encode(inputs._replace(observation=self._network.prepare(inputs.observation)))
     output, whole = self._core.step(encoded, resets, whole)
     true_values = values = self._network.head(output)                           # [B, A].
-    if restricted:
-      values, restricted = self._recompute(encoded, resets, *restricted)
+    if earlier:
+      values, earlier = self._recompute(encoded, resets, *earlier)
     action = acting.epsilon_greedy(values, selection.epsilon, seed)
     matches = acting.greedy(values) == acting.greedy(true_values)
     differences = tf.abs(tf.reduce_max(values, axis=-1) - tf.reduce_max(true_values, axis=-1))
     if tf.inside_function():  # An eager call only asks for the shapes of the outputs, and is not counted.
       for variable, counts in ((self.num_steps, tf.ones_like(differences)), (self.num_matches, matches),
                                (self.value_differences, differences)):
-        variable.assign_add(tf.reduce_sum(tf.cast(counts, tf.float64)))
-    return Output(action, matches, differences), (whole, *restricted) if restricted else whole
+        variable.assign_add(tf.reduce_sum(tf.where(has_begun, tf.cast(counts, tf.float64), 0.)))
+    return Output(action, matches, differences), State(whole, earlier, has_begun)
 
   def _recompute(self, encoded, resets, earlier, num_earlier):
     """Computes the values from the present input and the earlier ones. Returns them, and the new inputs and number."""
@@ -154,9 +162,10 @@ def main():
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow(stored['flags'].get('tf32', True))
     print(devices.describe(acts=devices.choose()), file=quiet.screen(), flush=True)
+    loaded = evaluation.load(directory.path, directory.logdir)  # Once: the run may go on and save another one.
     results = {}
     for level_id, level in enumerate(registry.expand(run.config.level_name)):
-      results[level] = {str(history): evaluate(config, run, level_id, history, directory)
+      results[level] = {str(history): evaluate(config, run, level_id, history, loaded, directory.logdir)
                         for history in histories_of(config)}
       print(report(level, results[level]), flush=True)
     directory.check_in_place()
@@ -164,8 +173,8 @@ def main():
 
 
 def evaluate(config: HistoryConfig, stored: python_api.StoredRun, level_id: int, history: float,
-             directory: run_directory.Run) -> dict[str, Any]:
-  """Plays the episodes of one level with one history.
+             loaded: checkpoint.Loaded, logdir: str) -> dict[str, Any]:
+  """Plays the episodes of one level with one history, with the parameters of the checkpoint in `loaded`.
 
   Returns:
     A dict of 'episode_returns', 'mean_return', 'greedy_match' (share of the steps) and 'value_difference' (mean).
@@ -182,9 +191,9 @@ def evaluate(config: HistoryConfig, stored: python_api.StoredRun, level_id: int,
     agents.append(RestrictedAgent(cast(r2d2.Agent, make_agent()), stored.config, history))
     return agents[-1]
 
-  loaded, screen = evaluation.load(directory.path, directory.logdir), quiet.screen()
+  screen = quiet.screen()
   seed = evaluation.seed_of(stored.config.seed)
-  with evaluation.explaining(directory.logdir, loaded), contextlib.closing(
+  with evaluation.explaining(logdir, loaded), contextlib.closing(
       actor_host.ActorHost(stored.levels, stored.protocol, run, seed, screen, played=[level_id])) as host:
     make_agent = r2d2.R2D2.maker(host, stored.levels, stored.config)
     evaluator = evaluation.play(evaluation.restore(make_agent, loaded, host.device), make_restricted,
