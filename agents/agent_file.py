@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import hashlib
 import io
 import json
+import tokenize
 from typing import Any, NamedTuple
 import zipfile
 import zlib
@@ -27,7 +28,8 @@ PRECISIONS = ('float16', 'int8')
 _MANIFEST = 'manifest'
 _LARGEST_INT8 = 127
 # What NumPy and zipfile raise if an archive is damaged.
-_DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError, TypeError)
+_DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, RuntimeError, TypeError, SyntaxError,
+            tokenize.TokenError)
 
 
 class Manifest(NamedTuple):

@@ -137,12 +137,16 @@ def export_file(policy: python_api.Policy, logdir: str, path: str, precision: st
 
 def _evaluation(policy, logdir):
   """Returns the results of evaluation.json, or None if there are none of this checkpoint."""
-  summary = run_directory.read_json(run_directory.path(logdir, run_directory.EVALUATION), json_text.as_object)
-  if not summary or summary['protocol']['environment_frames'] != policy.environment_frames:
-    return None
-  return {level: {'mean': result['mean'], 'median': result['median'], 'episodes': len(result['episode_returns']),
-                  'actions': summary['protocol']['actions']}
-          for level, result in summary['levels'].items()}
+  def parse(summary):
+    protocol = json_text.field(summary, 'protocol', dict)
+    if json_text.field(protocol, 'environment_frames', int) != policy.environment_frames:
+      return None
+    actions = json_text.field(protocol, 'actions', str)
+    return {level: json_text.numbers(result, ('mean', 'median')) | {
+                'episodes': len(json_text.field(result, 'episode_returns', list)), 'actions': actions}
+            for level, result in json_text.field(summary, 'levels', dict).items()}
+
+  return run_directory.read_json(run_directory.path(logdir, run_directory.EVALUATION), parse)
 
 
 def _validate(config):

@@ -117,6 +117,15 @@ def _viewers(config, name, title):
   return [*live, functools.partial(video.Writer, file)], live
 
 
+def _report(returns, num_episodes):
+  """Prints the mean and the median of the returns of the episodes that have ended."""
+  if not returns:
+    print(f'no mean return: none of the {num_episodes:,} episodes ended')
+    return
+  ended = f' ({len(returns):,} of {num_episodes:,} episodes ended)' if len(returns) < num_episodes else ''
+  print(f'mean return {statistics.fmean(returns):.2f}, median {statistics.median(returns):g}{ended}')
+
+
 def play(config: PlayConfig, policy: python_api.Policy) -> None:
   """Plays and shows the episodes, and prints their returns.
 
@@ -135,10 +144,15 @@ def play(config: PlayConfig, policy: python_api.Policy) -> None:
       episode = recording.show(
           policy, step, level, policy.protocol, config.seed + number, config.environment_timeout_seconds,
           *(make_further if number else make_viewers), max_seconds=config.max_seconds)
-      returns.append(episode.episode_return)
-      print(f'episode {number + 1}: return {episode.episode_return:g}, {episode.length:,} frames', flush=True)
-    if len(returns) > 1:
-      print(f'mean return {statistics.fmean(returns):.2f}, median {statistics.median(returns):g}')
+      so_far, cut = '', ''
+      if episode.has_ended:
+        returns.append(episode.episode_return)
+      else:
+        so_far, cut = ' so far', f', cut after {config.max_seconds:g} s'
+      print(f'episode {number + 1}: return{so_far} {episode.episode_return:g}, {episode.length:,} frames{cut}',
+            flush=True)
+    if config.num_episodes > 1:
+      _report(returns, config.num_episodes)
   except viewers.Closed:
     print('the window was closed', file=quiet.screen())
   except (environment_workers.WorkerError, inference.PolicyError) as error:

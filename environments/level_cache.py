@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import re
+import secrets
 import tempfile
 import zipfile
 
@@ -112,9 +113,10 @@ def _is_map(path):
 
 def _put(content, path):
   """Writes a file atomically: a reader sees either the whole old content or the whole new content."""
-  descriptor, temporary = tempfile.mkstemp(prefix='.', suffix='.tmp', dir=os.path.dirname(path))
+  # A file of `tempfile` could not be read by other users of the machine.
+  temporary = os.path.join(os.path.dirname(path), f'.{secrets.token_hex(16)}.tmp')
   try:
-    with open(descriptor, 'wb') as file:
+    with open(temporary, 'xb') as file:
       file.write(content)
     os.replace(temporary, path)
   except BaseException:

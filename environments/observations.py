@@ -1,7 +1,7 @@
 """Turns the observations of users' environments into those of `base.Environment`: one image or one vector.
 
   uint8 [H, W, C], [C, H, W] or [H, W]   'pixels' uint8 [H, W, C], with C = 1 for [H, W]. The channels are the first
-                                         dimension if it is smaller than the last one, as when gymnasium stacks frames.
+                                         dimension if it is smaller than both others, as when gymnasium stacks frames.
   a bounded integer                      'vector' float32 [N], one-hot.
   other numbers, of <= 2 dimensions      'vector' float32 [N], flattened.
   a dict                                 its only image, or, without an image, its only array of numbers. Other
@@ -62,7 +62,7 @@ def _is_image(spec):
 
 
 def _image(spec):
-  channels_first = len(spec.shape) == 3 and spec.shape[0] < spec.shape[2]
+  channels_first = len(spec.shape) == 3 and spec.shape[0] < min(spec.shape[1:])
   shape = (*spec.shape[1:], spec.shape[0]) if channels_first else (*spec.shape, 1)[:3]
 
   def convert(observation):

@@ -101,8 +101,10 @@ def evaluate(job: definition.Job, directory: run_directory.Run, screen: TextIO) 
   selection, seed = selection_of(job.agent, run), seed_of(job.config.seed)
   identity = identify(loaded, run, seed, selection)
   # A run that goes back to an earlier checkpoint makes another one of this name. The index has the tensors' checksums.
-  finished = evaluation_results.FinishedLevels(directory.path, identity | {'index': zlib.crc32(loaded.files['index'])},
-                                               protocol, settings.free_settings(job.protocol))
+  # Without an index the checkpoint is damaged, which `restore` reports.
+  index = zlib.crc32(loaded.files.get('index', b''))
+  finished = evaluation_results.FinishedLevels(directory.path, identity | {'index': index}, protocol,
+                                               settings.free_settings(job.protocol))
   played = _missing(levels, finished, screen)
   run = _with_environments(run, [levels[level_id] for level_id in played])
   with explaining(directory.logdir, loaded), contextlib.closing(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import contextlib
 from fractions import Fraction
 import functools
-from typing import Any, Protocol, TextIO
+from typing import Any, NamedTuple, Protocol, TextIO
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,6 @@ from scalable_agents.actor import inference
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import filmed
-from scalable_agents.evaluation import evaluator as evaluator_lib
 from scalable_agents.evaluation import lone_environment
 from scalable_agents.evaluation import video
 from scalable_agents.processes import stop_signals
@@ -32,6 +31,13 @@ class Viewer(Protocol):
 
   def add(self, picture: np.ndarray, /) -> None:
     """Shows a picture, uint8 [H, W, 3]."""
+
+
+class Shown(NamedTuple):
+  """What was shown: an episode, or its beginning."""
+  episode_return: float  # Sum of raw rewards so far.
+  length: int            # Environment frames.
+  has_ended: bool        # Whether it is the whole episode.
 
 
 def record(policy, selection: acting.Selection, level: str, protocol: dict[str, Any], seed: int,
@@ -59,7 +65,7 @@ def record(policy, selection: acting.Selection, level: str, protocol: dict[str, 
 
 def show(policy, step: Callable[..., Any], level: str, protocol: dict[str, Any], seed: int, timeout_seconds: float,
          *make_viewers: Callable[[Fraction], contextlib.AbstractContextManager[Viewer]],
-         max_seconds: float = 0.) -> evaluator_lib.Episode:
+         max_seconds: float = 0.) -> Shown:
   """Plays an episode and shows it to viewers.
 
   Args:
@@ -86,7 +92,7 @@ def show(policy, step: Callable[..., Any], level: str, protocol: dict[str, Any],
     return _play_episode(policy, step, environment, seed, viewers, max_seconds * speed)
 
 
-def _play_episode(policy, step, environment, seed, viewers, max_steps) -> evaluator_lib.Episode:
+def _play_episode(policy, step, environment, seed, viewers, max_steps) -> Shown:
   """Plays an episode; viewers get the picture before the first step and after each. 0 `max_steps`: all of it."""
   agent_state = policy.agent.initial_state(1)
   row = environment.advance()
@@ -95,8 +101,9 @@ def _play_episode(policy, step, environment, seed, viewers, max_steps) -> evalua
     picture = row.observation.pop(filmed.PICTURE)
     for viewer in viewers:
       viewer.add(picture)
-    if row.observation.pop(filmed.ENDED) or 0 < max_steps <= steps:
-      return evaluator_lib.Episode(row.episode_return, row.episode_length)
+    has_ended = bool(row.observation.pop(filmed.ENDED))
+    if has_ended or 0 < max_steps <= steps:
+      return Shown(row.episode_return, row.episode_length, has_ended)
     observation = {name: tf.constant(value[np.newaxis]) for name, value in row.observation.items()}
     inputs = acting.lone_inputs(observation, tf.constant([action]), tf.constant([row.reward]), tf.constant([row.done]))
     output, agent_state = step(inputs, agent_state, tf.constant([seed, steps], tf.int64))

@@ -46,11 +46,11 @@ CHECKPOINTS = 'checkpoints'
 LEARNING_CURVE = 'learning_curve.png'
 EVENTS = 'events.out.tfevents.'  # How the names of TensorBoard's files begin.
 LIBRARY_LOG = 'tensorflow.log'
-_LOCK = '.lock'
-_EVALUATION_LOCK = '.evaluation_lock'
+LOCK = '.lock'
+EVALUATION_LOCK = '.evaluation_lock'
 
 # Files in a directory without a run: a process that was killed before it wrote config.json may have left them.
-_BEFORE_CONFIG = frozenset({_LOCK, _EVALUATION_LOCK, LIBRARY_LOG, CONFIG + '.new'})
+_BEFORE_CONFIG = frozenset({LOCK, EVALUATION_LOCK, LIBRARY_LOG, CONFIG + '.new'})
 # Files that a run writes before its first update, besides TensorBoard's.
 _BEFORE_LEARNING = _BEFORE_CONFIG | {CONFIG, METRICS, EPISODES, CHECKPOINTS}
 
@@ -221,8 +221,8 @@ def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agen
     if CONFIG not in names and names - _BEFORE_CONFIG:
       raise RunDirectoryError(f'{logdir} holds other files ({min(names - _BEFORE_CONFIG)}) and no {CONFIG}, so it is '
                               'not a run directory: choose another --logdir')
-    run.lock(_LOCK, 'trains there. Stop it or choose another --logdir')
-    run.prepare_undo(set(os.listdir(run.path)) - ({_LOCK} - names), made)
+    run.lock(LOCK, 'trains there. Stop it or choose another --logdir')
+    run.prepare_undo(set(os.listdir(run.path)) - ({LOCK} - names), made)
     on_error.callback(run.undo)
     if os.path.exists(path(run.path, CONFIG)):
       _check_same(run.path, config, free, agent, defaults)
@@ -237,7 +237,7 @@ def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agen
 def remove(logdir: str):
   """Removes a run with all its files. Raises RunDirectoryError if a process trains there, or it cannot be removed."""
   with one_line_errors(logdir), contextlib.closing(Run(logdir)) as run:
-    run.lock(_LOCK, 'trains there. Stop it')
+    run.lock(LOCK, 'trains there. Stop it')
     shutil.rmtree(logdir)
 
 
@@ -257,7 +257,7 @@ def open_evaluation(logdir: str, config: Mapping[str, Any], free: Collection[str
     run = Run(logdir)
     on_error.callback(run.close)
     _check_same(run.path, config, free, agent, defaults)
-    run.lock(_EVALUATION_LOCK, 'evaluates the run. Wait until it has finished, or stop it')
+    run.lock(EVALUATION_LOCK, 'evaluates the run. Wait until it has finished, or stop it')
     on_error.pop_all()
   return run
 
@@ -268,7 +268,7 @@ def trainer(logdir: str) -> str | None:
   Call this only after an error: while it looks, another process cannot take the lock and would refuse to start.
   """
   with contextlib.suppress(OSError):
-    lock = os.open(path(logdir, _LOCK), os.O_RDONLY)
+    lock = os.open(path(logdir, LOCK), os.O_RDONLY)
     try:
       fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

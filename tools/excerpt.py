@@ -24,7 +24,6 @@ from typing import Any
 from scalable_agents.environments import registry
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
-from scalable_agents.records import row_file
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.records import settings
@@ -34,6 +33,8 @@ from scalable_agents.tables.results import training_returns
 
 _FILES = {run_directory.CONFIG, run_directory.METRICS, run_directory.EPISODES, run_directory.EVALUATION,
           run_directory.EVALUATIONS, run_directory.LEARNING_CURVE}
+# What a command that trains or evaluates leaves in an excerpt, where it is refused.
+_LEFT_BEHIND = {run_directory.LOCK, run_directory.EVALUATION_LOCK, run_directory.LIBRARY_LOG}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ def write(config: ExcerptConfig):
   _check(folder, output, of_run)
   # Everything is read and written to a new folder first, so that an error leaves an earlier excerpt as it is.
   rows = {run_directory.METRICS: [
-      row.line for row in row_file.sample(run_directory.path(run, run_directory.METRICS), config.rows)]}
+      row.line for row in run_rows.complete_rows(run_directory.path(run, run_directory.METRICS), config.rows)]}
   if config.returns_every:
     rows[run_directory.EPISODES] = list(_episodes(run, config.returns_every * levels))
   of_run |= {'flags': settings.to_json(of_run['flags'] | {'logdir': output}),
@@ -84,7 +85,8 @@ def write(config: ExcerptConfig):
     written = os.listdir(new)
     for name in written:
       os.replace(run_directory.path(new, name), run_directory.path(folder, name))
-    for name in (_FILES & set(os.listdir(folder))).difference(written):  # Of an earlier excerpt.
+    # Of an earlier excerpt, or left behind there. The folder may be published.
+    for name in ((_FILES | _LEFT_BEHIND) & set(os.listdir(folder))).difference(written):
       os.remove(run_directory.path(folder, name))
 
 
@@ -97,7 +99,8 @@ def _num_levels(run: str, flags: dict[str, Any]) -> int:
 def _check(folder: str, output: str, of_run: dict[str, Any]):
   """Raises UserError if the folder has other files than an excerpt, or the excerpt of another run."""
   names = [name for name in sorted(os.listdir(folder)) if not name.startswith('.new_')]  # Left by kill -9.
-  if others := [name for name in names if name not in _FILES]:
+  allowed = _FILES | _LEFT_BEHIND if run_directory.CONFIG in names else _FILES
+  if others := [name for name in names if name not in allowed]:
     raise errors.UserError(f'--output={output}: has other files, such as {others[0]}: choose another folder')
   if run_directory.CONFIG not in names:
     return

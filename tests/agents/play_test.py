@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from unittest import mock
+import zipfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -107,10 +108,19 @@ class PlayTest(parameterized.TestCase):
     path, film = self.export(logdir), os.path.join(self.folder, 'pong.gif')
     of_run = self.play(logdir=logdir, view='none', video=film, max_seconds=2.)
     of_file = self.play(agent_file=path, view='none', video=film.replace('pong.gif', 'file.gif'), max_seconds=2.)
-    self.assertEqual(of_run.splitlines()[-1], 'episode 1: return 0, 120 frames')  # 2 seconds of 60 frames.
+    self.assertEqual(of_run.splitlines()[-1], 'episode 1: return so far 0, 120 frames, cut after 2 s')  # 60 per second.
     self.assertEqual(of_run, of_file.replace('file.gif', 'pong.gif'))
     self.assertEqual(pathlib.Path(film).read_bytes(), pathlib.Path(film.replace('pong', 'file')).read_bytes())
     self.assertEqual(imageio_ffmpeg.count_frames_and_secs(film)[0], 31)  # 15 per second, and the first one.
+
+  def test_regression_episodes_that_are_cut_have_no_part_in_the_mean(self):
+    logdir, _ = self.make_run()
+    settings = dict(logdir=logdir, view='none', num_episodes=3, max_seconds=0.15)
+    cut = [f'episode {number}: return so far 0, 3 frames, cut after 0.15 s' for number in (1, 2, 3)]
+    self.assertEqual(self.play(**settings).splitlines()[1:], [*cut, 'no mean return: none of the 3 episodes ended'])
+    shown = [recording.Shown(1., 4, True), recording.Shown(9., 3, False), recording.Shown(2., 4, True)]
+    with mock.patch.object(recording, 'show', side_effect=shown):
+      self.assertEqual(self.play(**settings).splitlines()[-1], 'mean return 1.50, median 1.5 (2 of 3 episodes ended)')
 
   def test_int8_is_within_half_a_step_of_each_column(self):
     logdir, agent = self.make_run()
@@ -141,6 +151,12 @@ class PlayTest(parameterized.TestCase):
     self.assertStartsWith(manifest.command, 'python ')
     self.assertNotIn('logdir', manifest.flags)
     self.assertNotIn(self.folder, json.dumps(manifest))
+    protocol = {'environment_frames': 1_234, 'actions': 'sampled'}
+    for content in ({'a': 1}, {'protocol': protocol}, {'protocol': protocol, 'levels': {'catch': {'mean': 1.}}}):
+      file = run_directory.path(logdir, run_directory.EVALUATION)
+      run_directory.write_json(file, content)
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, rf'^{file} is damaged \("\w+": missing: [^\n]*$'):
+        self.export(logdir)
 
   def test_a_damaged_file_is_one_line(self):
     path = self.export(self.make_run()[0])
@@ -160,6 +176,17 @@ class PlayTest(parameterized.TestCase):
         for name, value in values.items():
           np.testing.assert_array_equal(read.values[name], value)
     self.assertGreater(refused, 38)
+    damaged = [bytearray(content)]  # Encrypted, as its list of files says.
+    damaged[0][content.index(b'PK\1\2') + 8] |= 1
+    for header in b"{'descr': ('<f2'", b'{}\n  a\n b\n':  # NumPy does not understand these.
+      archive = io.BytesIO()
+      with zipfile.ZipFile(archive, 'w') as file:
+        file.writestr('manifest.npy', b'\x93NUMPY\1\0' + len(header).to_bytes(2, 'little') + header)
+      damaged.append(archive.getvalue())
+    for text in damaged:
+      pathlib.Path(path).write_bytes(text)
+      with self.assertRaisesRegex(errors.UserError, f'^{path} is damaged, or is not a trained agent [^\n]*again$'):
+        agent_file.read(path)
     np.save(path.removesuffix('.npz'), np.zeros(3))
     os.replace(path.removesuffix('.npz') + '.npy', path)
     with self.assertRaisesRegex(errors.UserError, f'^{path} is damaged, or is not a trained agent [^\n]*again$'):

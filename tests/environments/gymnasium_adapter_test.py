@@ -157,6 +157,14 @@ class ObservationTest(parameterized.TestCase):
     for channel in range(3):
       np.testing.assert_array_equal(pixels[..., channel], frames[channel])
 
+  def test_regression_an_image_with_more_channels_than_rows_stays_as_it_is(self):
+    """MiniGrid's OneHotPartialObsWrapper has such images."""
+    image = np.arange(7 * 7 * 20).astype(np.uint8).reshape(7, 7, 20)
+    adapter, task = _adapter(_Task, observation_space=spaces.Box(0, 255, (7, 7, 20), np.uint8))
+    self.assertEqual(adapter.observation_spec()['pixels'].shape, (7, 7, 20))
+    with mock.patch.object(task, '_observe', return_value=image):
+      np.testing.assert_array_equal(adapter.reset().observation['pixels'], image)
+
   @parameterized.parameters(
       # As MiniGrid's: an image, a direction, and a text.
       (dict(image=spaces.Box(0, 255, (7, 7, 3), np.uint8), direction=spaces.Discrete(4), mission=spaces.Text(9)),

@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import stat
 import subprocess
 import sys
 import zipfile
@@ -146,6 +147,11 @@ class LevelCacheTest(parameterized.TestCase):
     self.assertTrue(self.cache.fetch(_KEY, self.path))
     self.assertEqual(_read(self.path), later)
     self.assertLen(os.listdir(self.folder), 1)
+
+  def test_regression_other_users_can_read_an_entry(self):
+    self.addCleanup(os.umask, os.umask(0o022))
+    _, entry = self._keep()
+    self.assertEqual(stat.S_IMODE(os.stat(entry).st_mode), 0o644)
 
   def test_the_folder_is_made(self):
     folder = os.path.join(self.folder, 'a', 'b')

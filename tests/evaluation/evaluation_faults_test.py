@@ -82,6 +82,15 @@ class EvaluationFaultsTest(evaluation_testing.EvaluationTestCase):
     self.assertEqual(self.stored(run), before)
     self.assertEmpty(evaluation_testing.children())
 
+  def test_regression_a_checkpoint_without_its_index_is_damaged(self):
+    config, run = self.make_run()
+    checkpoints = run_directory.path(run.logdir, run_directory.CHECKPOINTS)
+    training.make_run(run.logdir, config)[1].save(2)
+    os.remove(os.path.join(checkpoints, 'ckpt-2.index'))
+    with self.assertRaisesRegex(run_directory.RunDirectoryError,
+                                r'^checkpoint \S*/ckpt-2 is damaged [^\n]*: delete [^\n]* to go on from ckpt-1'):
+      self.evaluate(config, run)
+
   def test_a_checkpoint_of_another_network_is_refused(self):
     config, run = self.make_run()
     with self.assertRaisesRegex(run_directory.RunDirectoryError, 'does not fit'):

@@ -84,6 +84,30 @@ class ExcerptTest(absltest.TestCase):
     excerpt.write(excerpt.ExcerptConfig(self.run_folder, output, curve=False))
     self.assertCountEqual(os.listdir(output), ['config.json', 'metrics.jsonl'])
 
+  def test_regression_what_refused_commands_leave_behind_is_removed(self):
+    output = self.create_tempdir('copies').full_path
+    left_behind = ('.evaluation_lock', '.lock', 'tensorflow.log')
+    for name in left_behind:
+      open(os.path.join(output, name), 'wb').close()
+    with self.assertRaisesRegex(errors.UserError, 'has other files, such as .evaluation_lock: choose another folder'):
+      excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))  # It is no excerpt.
+    for name in left_behind:
+      os.remove(os.path.join(output, name))
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
+    before = os.listdir(output)
+    for name in left_behind:
+      open(os.path.join(output, name), 'wb').close()
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
+    self.assertCountEqual(os.listdir(output), before)
+
+  def test_regression_metrics_that_cannot_be_read_are_one_line(self):
+    file = os.path.join(self.run_folder, 'metrics.jsonl')
+    os.remove(file)
+    os.mkdir(file)
+    output = self.create_tempdir('copies').full_path
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{file}: Is a directory: [^\n]*$'):
+      excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
+
   def test_a_damaged_row_leaves_an_earlier_excerpt_as_it_is(self):
     output = self.create_tempdir('copies').full_path
     config = excerpt.ExcerptConfig(self.run_folder, output, returns_every=300)
