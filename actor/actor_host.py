@@ -293,11 +293,12 @@ class ActorHost:
 
   def memory_megabytes(self) -> float:
     """The memory of this process, its workers and what these started, in MB: the sum of proportional set sizes."""
-    total = psutil.Process().memory_full_info().pss
-    for process_id in self._workers.process_ids():
-      with contextlib.suppress(psutil.Error):  # A worker may end at this moment.
-        worker = psutil.Process(process_id)
-        for process in (worker, *worker.children(recursive=True)):
+    this, counted = psutil.Process(), set(self._workers.process_ids())
+    total = this.memory_full_info().pss
+    for process in this.children(recursive=True):  # Parents first. One call, because it reads all.
+      with contextlib.suppress(psutil.Error):  # A process may end at this moment.
+        if process.pid in counted or process.ppid() in counted:
+          counted.add(process.pid)
           total += process.memory_full_info().pss
     return total * 1e-6
 

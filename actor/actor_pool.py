@@ -4,6 +4,8 @@ The work is done in C++ (cc/actor_pool.h), so that no Python code runs per envir
 the worker processes and replaces those that fail.
 """
 
+from concurrent import futures
+import contextlib
 import mmap
 import threading
 import time
@@ -20,6 +22,7 @@ from scalable_agents.ops import ops
 # run. The environments' timeout is added, because a worker that hangs is noticed only after it.
 EARLY_END_SECONDS = 60.
 MAXIMUM_EARLY_ENDS = 5
+_PAUSE_SECONDS = 2.  # After a worker that could not be started. It doubles each time: memory may be short for a while.
 
 
 class InferenceBatch(NamedTuple):
@@ -76,13 +79,13 @@ class ActorPool:
     self._level_ids = list(level_ids)
     self._report = report
     self._starting = {}  # The workers that have not answered yet: number -> the header of its memory.
-    self._restarts = 0
+    self._restarts = [0] * len(workers)
     self._early_ends = [0] * len(workers)
     self._started_at = [time.monotonic()] * len(workers)
     self._early_end_seconds = EARLY_END_SECONDS + environment_timeout_seconds
     self._watcher = threading.Thread(target=self._watch, name='environment worker watcher', daemon=True)
     self.failure = None
-    self._closed = False
+    self._closed = threading.Event()
     layout = workers.layout
     fields = layout.scalars + layout.observation
     self._environment_spec = unroll_lib.EnvironmentOutput(
@@ -113,7 +116,7 @@ class ActorPool:
   @property
   def restarts(self) -> int:
     """The number of workers replaced so far, including those that ended before all were started."""
-    return self._workers.early_deaths + self._restarts
+    return self._workers.early_deaths + sum(self._restarts)
 
   def start(self):
     """Starts the environments and a thread that replaces workers that fail."""
@@ -216,12 +219,15 @@ class ActorPool:
     Args:
       cause: the reason, for the messages of cancelled calls.
     """
-    self._closed = True
+    self._end_waits(cause)
+    if self._watcher.is_alive():
+      self._workers.give_up()  # New workers may be waited for.
+      self._watcher.join()
+
+  def _end_waits(self, cause):
+    self._closed.set()
     with tf.device('/CPU:0'):
       ops.actor_pool_close(self._handle, cause)
-    if self._watcher.is_alive() and self._watcher is not threading.current_thread():
-      self._workers.give_up()  # The watcher may be waiting for a new worker.
-      self._watcher.join()
 
   def _attach(self, worker):
     running, actor_ids = self._workers[worker], self._workers.actor_ids[worker]
@@ -235,39 +241,50 @@ class ActorPool:
     self._started_at[worker] = time.monotonic()
 
   def _watch(self):
-    """Replaces workers that fail, until the pool is closed or a worker fails too often."""
-    try:
+    """Has workers that fail replaced, until the pool is closed. A worker that takes long does not hold up others."""
+    with self._ending_after_errors(), futures.ThreadPoolExecutor(len(self._workers), 'worker replacer') as replacers:
       while True:
         with tf.device('/CPU:0'):
           worker, reason = ops.actor_pool_next_fault(self._handle)
-        self._replace(int(worker), reason.numpy().decode())
-    except tf.errors.CancelledError:
-      pass
-    except Exception as error:  # Without this thread no worker would be replaced.
-      if not self._closed:  # In a closed pool, `give_up` has caused the error.
+        replacers.submit(self._replace, int(worker), reason.numpy().decode())
+
+  @contextlib.contextmanager
+  def _ending_after_errors(self):
+    """An error in this context ends the pool, because a worker would not be replaced any more."""
+    try:
+      yield
+    except Exception as error:
+      if not self._closed.is_set():  # In a closed pool, its end has caused the error.
         self.failure = error
-        self.close('an environment worker cannot be kept alive')
+        self._end_waits('an environment worker cannot be kept alive')
 
   def _replace(self, worker, reason):
     """Starts new processes in place of a failed worker, until one succeeds."""
+    with self._ending_after_errors():
+      self._try_to_replace(worker, reason)
+
+  def _try_to_replace(self, worker, reason):
+    """Does what `_replace` does. Raises environment_workers.WorkerError."""
     age_seconds = time.monotonic() - self._started_at[worker]
-    reason = self._workers.explain(worker, 'failed', reason)
+    reason, pause_seconds = self._workers.explain(worker, 'failed', reason), 0.
     while True:
       self._early_ends[worker] = self._early_ends[worker] + 1 if age_seconds < self._early_end_seconds else 1
       if self._early_ends[worker] >= MAXIMUM_EARLY_ENDS:
         raise environment_workers.WorkerError(
             f'environment worker {worker} failed {MAXIMUM_EARLY_ENDS} times, each within '
             f'{self._early_end_seconds:g} s of its start: {reason}')
-      self._restarts += 1
+      self._restarts[worker] += 1
       self._report(f'environment worker {worker} is replaced: {reason}')
+      if self._closed.wait(pause_seconds):
+        return
       try:
         self._workers.replace(worker)
         self._attach(worker)
         return
       except environment_workers.WorkerError as error:
-        if self._closed:
-          raise
-        reason, age_seconds = str(error), 0.
+        if self._closed.is_set():
+          return
+        reason, age_seconds, pause_seconds = str(error), 0., 2 * pause_seconds or _PAUSE_SECONDS
 
 
 def _unroll_spec(unroll_length, environment_spec, frame_stacks, agent_output_spec, agent_state_spec):

@@ -346,7 +346,8 @@ class EnvironmentWorkers:
       ended.process.wait(patience_seconds)
     except subprocess.TimeoutExpired:
       ended.process.kill()
-      ended.process.wait()
+      with contextlib.suppress(subprocess.TimeoutExpired):  # Perhaps the kernel cannot end it yet.
+        ended.process.wait(_DEATH_SECONDS)
     os.close(ended.memory)
     self._workers[worker] = None
 

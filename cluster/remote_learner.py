@@ -33,6 +33,7 @@ _PATIENCE_SECONDS = 15.        # After this long without a heartbeat, the host t
 _FIRST_MESSAGE_SECONDS = 5.    # After this long without a learner, the user gets a message.
 _LATER_MESSAGES_SECONDS = 30.  # The time between further messages.
 _TICK_SECONDS = 0.02
+_RELAYED_SECONDS = 10.        # A relay's parameters are at most this old, even if its own environments stand still.
 
 
 class RefusedError(Exception):
@@ -279,13 +280,15 @@ class RemoteLearner:
     """Fetches the first parameters, and then, while the connection is in use, new ones whenever they are due."""
     connection.open()
     self._fetch(connection)
+    fetched = time.monotonic()
     for lane in self._lanes:
       self._start(self._push, connection, lane)
     while self._is_current(connection):
       if connection.unanswered_beats > 1:  # An answer of a relay does not show that the learner is alive.
         connection.ask_version()
-      if self._is_due():
+      if self._is_due() or (self._relay_port and time.monotonic() - fetched > _RELAYED_SECONDS):
         self._fetch(connection)
+        fetched = time.monotonic()
       else:
         time.sleep(_TICK_SECONDS)
 

@@ -110,8 +110,10 @@ class Cluster:
     ended = self._reap(self._learners)
     if self._signals.count or not any(learner.code for learner in ended):
       return
-    self._children.wait(self._learners, _LEAVING_SECONDS)
+    self._children.wait(self._learners, _LEAVING_SECONDS, lambda: self._signals.count > 0)
     ended += self._reap(self._learners)
+    if self._signals.count:
+      return  # `_end` gives the others time to save.
     # SIGKILL gives the learners no chance to tell the actor hosts that the run has ended.
     self._children.end(self._learners, signal.SIGKILL, _LEAVING_SECONDS)
     failed = [learner for learner in ended if learner.code]
@@ -125,6 +127,10 @@ class Cluster:
                        ('it is started again' if len(self._learners) == 1 else 'all learners are started again'))
     for learner in self._learners:
       learner.start()
+    self._reap(self._actors)
+    for actor in self._actors:
+      if not actor.process and actor not in self._given_up:  # Perhaps it was told of the end by a learner that has saved.
+        actor.start()
 
   def _look_after_actors(self):
     """Starts actor hosts again that have died."""

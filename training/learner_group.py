@@ -144,7 +144,10 @@ class LearnerGroup:
     except _PEER_ERRORS as error:
       if not self.have_peers:
         raise
-      raise LostLearnerError(_LOST) from error
+      # NCCL fails with an InternalError, too, and only what it says tells why.
+      cause, *_ = error.message.splitlines() or ['']
+      also = f'. If all are there, this is why: {cause}' if isinstance(error, tf.errors.InternalError) else ''
+      raise LostLearnerError(_LOST + also) from error
 
   def _spread(self, values):
     """Returns the values, one for each of `devices`, as a distributed value of the strategy."""

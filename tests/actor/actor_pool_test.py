@@ -366,9 +366,12 @@ class FaultTest(parameterized.TestCase):
           played.take(1)
 
   def test_successors_that_cannot_be_made_end_the_pool(self):
-    with pool_testing.PlayedPool([{}, {}], 2) as played:
+    pauses = []
+    with pool_testing.PlayedPool([{}, {}], 2) as played, absltest.mock.patch.object(
+        played.pool._closed, 'wait', pauses.append):
       _kill_with_a_faulty_successor(played, 'raise')
       waiting.wait_until(lambda: played.pool.failure)
+    self.assertEqual(pauses, [0., 2., 4., 8.])  # Perhaps memory is short for a while.
     self.assertRegex(str(played.pool.failure), '(?s)environment worker 1 failed 5 times.*: environment 1 could not be '
                      'made: RuntimeError: the emulator has crashed')
 
@@ -392,10 +395,13 @@ class FaultTest(parameterized.TestCase):
     self.assertEqual(played.pool.restarts, 2)
     self.assertRegex(played.reports[1], 'could not be made: its process was ended by SIGKILL')
 
-  def test_regression_close_does_not_wait_for_a_successor(self):
+  def test_regression_neither_close_nor_another_worker_waits_for_a_successor(self):
     with pool_testing.PlayedPool([{}, {}], 2) as played:
       _kill_with_a_faulty_successor(played, 'hang')
       waiting.wait_until(lambda: played.pool.restarts == 1)
+      _kill(played.workers, 0)
+      while played.take(1).stream_id != 2:  # The second stream of actor 0.
+        pass
       close = waiting.start(played.pool.close)
       self.assertTrue(close.ended.wait(30))  # Its start may take 60 s.
       self.assertIsNone(played.pool.failure)

@@ -24,12 +24,13 @@ _RELAYS_HOST = 1
 
 
 def _relay(learner, port):
-  """Runs an actor host that is a relay."""
+  """Runs an actor host that is a relay, and whose own environments stand still."""
   parent_death.signal_at_parents_end(signal.SIGKILL)
+  remote_learner._RELAYED_SECONDS = 0.05
   report = learner_port.Report(_RELAYS_HOST, 'relay', 0., 0., 0, 0, 0)
   remote = remote_learner.RemoteLearner(
       f'localhost:{learner}', 0, cluster_testing.SETTINGS, cluster_testing.UNROLL_SPEC,
-      cluster_testing.PARAMETER_SPECS, cluster_testing.CAPACITY, cluster_testing.are_due, lambda totals: report, print,
+      cluster_testing.PARAMETER_SPECS, cluster_testing.CAPACITY, lambda: False, lambda totals: report, print,
       lambda: None, relay_port=relay.RelayPort(port))
   remote.start()
   signal.pause()

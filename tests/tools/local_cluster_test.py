@@ -18,6 +18,7 @@ from scalable_agents.agents import registry
 from scalable_agents.processes import free_ports
 from scalable_agents.processes import python_path
 from scalable_agents.records import errors
+from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
 from scalable_agents.tools import local_cluster
@@ -27,7 +28,7 @@ _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_envi
 
 # --plans has what each process does in each of its lives. Actor hosts exit when there is a file `over`.
 _PROGRAM = '''
-import json, os, signal, sys, time
+import json, os, psutil, signal, sys, time
 flags = dict(argument[2:].split('=', 1) for argument in sys.argv[1:])
 folder, plans, name = flags['folder'], json.loads(flags['plans']), flags['job_name'] + '_' + flags['task']
 def lives(name):
@@ -46,6 +47,8 @@ with open(os.path.join(folder, name), 'a') as file:
   file.write('1')
 while plan in ('refuse', 'die') and not all(map(lives, plans)):  # Waits until all have started.
   time.sleep(0.05)
+while plan == 'die alone' and len(psutil.Process(os.getppid()).children()) > 1:
+  time.sleep(0.05)
 if plan == 'refuse':
   sys.exit('error: --torso=tall: want one of shallow, deep')
 if plan == 'flags':
@@ -57,7 +60,7 @@ if plan in ('hang', 'wait'):
     time.sleep(0.05)
 if plan == 'stubborn':
   time.sleep(1000)
-if plan == 'die':
+if plan in ('die', 'die alone'):
   os.kill(os.getpid(), signal.SIGKILL)
 if plan == 'fail':
   print('a learning rate too high', flush=True)
@@ -74,9 +77,9 @@ _LAUNCHER = f'''
 import json, sys
 from scalable_agents.tools import local_cluster
 from scalable_agents.processes import free_ports
-config = local_cluster.LocalClusterConfig(learners=1, actors=1)
-plans = json.dumps(dict(learner_0=['wait'], actor_0=['wait']))
-local_cluster.Cluster([sys.executable, '-c', {_PROGRAM!r}], config, ['--plans=' + plans, '--folder=' + sys.argv[1]],
+folder, plans = sys.argv[1:]
+config = local_cluster.LocalClusterConfig(learners=len(json.loads(plans)) - 1, actors=1)
+local_cluster.Cluster([sys.executable, '-c', {_PROGRAM!r}], config, ['--plans=' + plans, '--folder=' + folder],
                       sys.stdout).run()
 '''
 
@@ -170,6 +173,10 @@ class ClusterTest(parameterized.TestCase):
     self.assertLen(lines, 1)
     self.assertRegex(lines[0], '^learner_[01] ended by SIGKILL: all learners are started again$')
 
+  def test_actors_that_had_been_told_of_the_end_are_started_again_too(self):
+    lines = self._run({'learner_0': ['die alone', 'finish'], 'actor_0': ['leave', 'act']})
+    self.assertEqual(lines, ['learner_0 ended by SIGKILL: it is started again'])
+
   def test_a_learner_that_hangs_without_the_other_is_killed(self):
     with mock.patch.object(local_cluster, '_LEAVING_SECONDS', 0.5):
       lines = self._run({'learner_0': ['die', 'finish'], 'learner_1': ['hang', 'finish'], 'actor_0': ['act']})
@@ -208,15 +215,18 @@ class ClusterTest(parameterized.TestCase):
       lines = self._run({'learner_0': ['finish'], 'actor_0': ['stubborn']})
     self.assertEqual(lines, ['actor_0 has not ended: it is killed'])
 
-  def _launch(self):
-    """Starts a launcher in a process of its own. Its processes wait. Returns the launcher and the processes."""
-    launcher = subprocess.Popen([sys.executable, '-c', _LAUNCHER, self.folder], env=python_path.environment(),
-                                text=True, stdout=subprocess.PIPE, start_new_session=True)
+  def _launch(self, learner='learner_0', **others):
+    """Starts a launcher in a process of its own. Returns it and its processes. One learner and an actor host wait."""
+    plans = {learner: ['wait'], 'actor_0': ['wait'], **others}
+    launcher = subprocess.Popen([sys.executable, '-c', _LAUNCHER, self.folder, json.dumps(plans)],
+                                env=python_path.environment(), text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, start_new_session=True)
     self.addCleanup(launcher.stdout.close)
+    self.addCleanup(launcher.stderr.close)
     self.addCleanup(launcher.wait)
     self.addCleanup(launcher.kill)
     self.assertCountEqual([launcher.stdout.readline() for _ in range(2)],
-                          ['learner_0: waiting\n', 'actor_0: waiting\n'])
+                          [f'{learner}: waiting\n', 'actor_0: waiting\n'])
     return launcher, _everybody(launcher)
 
   @parameterized.parameters(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -227,6 +237,15 @@ class ClusterTest(parameterized.TestCase):
     self.assertEqual((launcher.returncode, printed), (0, 'stopped\n'))
     self.assertEmpty(training.still_alive(processes))
     self.assertTrue(os.path.exists(os.path.join(self.folder, 'over')))  # The learner has told the actor host to exit.
+
+  def test_a_signal_while_a_learner_is_waited_for_whose_peer_has_died(self):
+    launcher, _ = self._launch('learner_1', learner_0=['die'])
+    waiting.wait_until(lambda: len(_everybody(launcher)) == 2)
+    launcher.send_signal(signal.SIGINT)
+    printed, said = launcher.communicate()
+    self.assertEqual(printed, '')
+    self.assertEndsWith(said, 'UserError: learner_0 ended by SIGKILL\n')
+    self.assertTrue(os.path.exists(os.path.join(self.folder, 'over')))  # The other one had time to end.
 
   def test_all_leave_when_the_launcher_is_killed(self):
     launcher, processes = self._launch()

@@ -6,10 +6,12 @@ import pathlib
 import shutil
 import signal
 import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import tensorflow as tf
 
 from scalable_agents.agents import popart_impala
 from scalable_agents.learner import learner_step
@@ -83,6 +85,15 @@ class LearnersTogetherTest(absltest.TestCase):
     self.assertFalse(update.leaving)
     self.assertEqual(update.episodes.lengths.tolist(), [2, 2])
     self.assertFalse(together.have_peers)
+
+
+  def test_an_internal_error_is_named(self):
+    together = learner_group.LearnerGroup(None, '/CPU:0')
+    together.have_peers = True
+    error = tf.errors.InternalError(None, None, 'NCCL: unhandled system error\nat nccl.cc:12')
+    with mock.patch.object(together, '_broadcast', side_effect=error), self.assertRaisesRegex(
+        learner_group.LostLearnerError, 'is gone.* If all are there, this is why: NCCL: unhandled system error$'):
+      together.broadcast([tf.Variable(0.)])
 
 
 class TrainingTogetherTest(parameterized.TestCase):
