@@ -129,7 +129,7 @@ class Cluster:
       learner.start()
     self._reap(self._actors)
     for actor in self._actors:
-      if not actor.process and actor not in self._given_up:  # Perhaps it was told of the end by a learner that has saved.
+      if not actor.process and actor not in self._given_up:  # Perhaps a learner that has saved told it of the end.
         actor.start()
 
   def _look_after_actors(self):

@@ -130,6 +130,12 @@ class LearnerGroup:
     return Update(metrics, int(frames),
                   intake.Episodes(*(values[is_episode] for values in episodes)), feedback, bool(is_leaving))
 
+  def wait_for_all(self):
+    """Waits until the learners of all processes have called this. Raises LostLearnerError."""
+    if self.have_peers:
+      with self._explaining():
+        self._gather(self._spread([tf.zeros([1], tf.int32)] * len(self.devices)))
+
   def check(self):
     """Raises LostLearnerError if another process is gone. A learner that waits for unrolls calls this."""
     # TensorFlow's health check thread ends when it finds that a learner is lost. See learner_port.py.

@@ -330,6 +330,7 @@ class Trainer:
     if not self._was_complete:  # Otherwise the same checkpoint would be written again, perhaps with a large replay.
       self._saver.save(self._write_last_row)
     if port:
+      self._together.wait_for_all()  # If one could not save, all are started again, and the actor hosts wait for them.
       port.announce_end()
     self._finish_evaluations()
     self._log.finish_curve()

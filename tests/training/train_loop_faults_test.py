@@ -1,5 +1,6 @@
 """Tests how training goes on or ends when environments, numbers, files or updates fail."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -34,8 +35,8 @@ def setUpModule():
 
 class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
 
-  @parameterized.parameters(True, False)
-  def test_regression_actor_hosts_are_told_of_the_end_after_the_last_save(self, succeeds):
+  @parameterized.parameters('', 'this learner', 'another learner')
+  def test_regression_actor_hosts_are_told_of_the_end_after_the_last_save(self, failing):
     """They left before it. If it failed, the learner was started again, and waited for them for ever."""
     port = mock.Mock(unrolls_name='unrolls', parameters_name='parameters', strategy=None, environment_restarts=0,
                      **{'metrics.return_value': {}, 'warning.return_value': ''})
@@ -43,17 +44,19 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
 
     def save(*unused_arguments):
       port.save()
-      if not succeeds:
-        raise run_directory.RunDirectoryError('the disk is full')
+      if failing == 'this learner':
+        raise errors.UserError(failing)
 
-    with mock.patch.object(trainer._saver, 'save', save):
-      if succeeds:
-        trainer.train()
-      else:
-        with self.assertRaisesRegex(run_directory.RunDirectoryError, 'the disk is full'):
-          trainer.train()
+    def wait_for_all():
+      if failing == 'another learner':  # It has ended.
+        raise errors.UserError(failing)
+
+    with mock.patch.object(trainer._saver, 'save', save), \
+         mock.patch.object(trainer._together, 'wait_for_all', wait_for_all), \
+         self.assertRaisesRegex(errors.UserError, failing) if failing else contextlib.nullcontext():
+      trainer.train()
     calls = [name for name, *_ in port.method_calls if name.startswith(('announce', 'save', 'wait'))]
-    self.assertEqual(calls, ['announce_save', 'save'] + ['announce_end'] * succeeds + ['wait_for_farewells'])
+    self.assertEqual(calls, ['announce_save', 'save'] + ['announce_end'] * (not failing) + ['wait_for_farewells'])
 
   def test_a_row_that_could_not_be_written_is_written_before_the_checkpoint(self):
     trainer = self.trainer(updates=4)
