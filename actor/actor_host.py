@@ -221,8 +221,8 @@ class ActorHost:
     self._to_send, self._work = to_send, work
     if work:
       with tf.device(self.device):
-        self._learners = [make_agent() for _ in range(self.num_loops)]
-    sent = tf.function(functools.partial(work, self._learners[0]) if work else to_send,
+        self._worker_agents = [make_agent() for _ in range(self.num_loops)]
+    sent = tf.function(functools.partial(work, self._worker_agents[0]) if work else to_send,
                        autograph=False).get_concrete_function(self.pool.unroll_spec).structured_outputs
     self.unroll_spec = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), sent)
 
@@ -261,7 +261,7 @@ class ActorHost:
       frames = actor_frames.ActorFrames(stacks, self.num_environments, self.device)
 
     if self._work:
-      movers = [self._make_worker_loop(self._work, agent, parameters, put) for agent in self._learners]
+      movers = [self._make_worker_loop(self._work, agent, parameters, put) for agent in self._worker_agents]
     else:
       movers = [_endless(lambda: put(self._to_send(self._with_ids(pool.next_unroll()))))]
     loops = [inference.make_loop(pool, agent, parameters, (self.seed + number) % 2**31, self.device, self.actors,

@@ -25,6 +25,7 @@ from scalable_agents.cluster import relay as relay_lib
 from scalable_agents.ops import ops
 from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
+from scalable_agents.records import errors
 
 _PUSHERS = 2
 _PUSH_BYTES = 4_500_000        # Bytes per call. More would not fit into the processor's caches.
@@ -36,7 +37,7 @@ _TICK_SECONDS = 0.02
 _RELAYED_SECONDS = 10.        # A relay's parameters are at most this old, even if its own environments stand still.
 
 
-class RefusedError(Exception):
+class RefusedError(errors.UserError):
   """The learner does not accept this actor host. The message is one line: the learner's address, why, the remedy."""
 
 

@@ -115,8 +115,7 @@ class ReplayPort:
   def _open(self, address):
     """Opens the port and restores what was saved. Raises errors.UserError."""
     tf.config.set_visible_devices([], 'GPU')  # The memory of GPUs is for the agents.
-    with errors.of_user(ports.PortError):
-      self._lock = sessions.open_port(JOB, address, 'replay', 'shared_replay')
+    self._lock = sessions.open_port(JOB, address, 'replay', 'shared_replay')
     with tf.device('/CPU:0'):
       self._greeting = sessions.shared_text(GREETING)
       self._queue = sessions.shared_queue(REPORTS)

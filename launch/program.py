@@ -16,7 +16,6 @@ import tensorflow as tf
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import leftovers
-from scalable_agents.cluster import act_loop
 from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import relay
@@ -25,6 +24,7 @@ from scalable_agents.evaluation import evaluation
 from scalable_agents.evaluation import evaluation_results
 from scalable_agents.evaluation import evaluations
 from scalable_agents.experience import memory
+from scalable_agents.launch import act_loop
 from scalable_agents.launch import preset as preset_lib
 from scalable_agents.ops import messages
 from scalable_agents.population import population_config
@@ -64,15 +64,7 @@ def main(preset: preset_lib.Preset, agent: definition.Definition):
     KeyboardInterrupt: Ctrl-C. While training, Ctrl-C ends the run cleanly and does not raise.
   """
   job = _read_flags(preset, agent)
-  with errors.of_user(ValueError):
-    job.protocol.validate(job.levels)
-  if getattr(job.config, 'reset_on_life_loss', False) and not getattr(job.protocol, 'episode_end_on_life_loss', False):
-    raise errors.UserError('--reset_on_life_loss: want --episode_end_on_life_loss as well: without it, a lost life '
-                           'ends no episode')
-  is_idle = job.run.num_environments == 0 and job.cluster.job_name == 'learner' and job.run.mode == 'train'
-  if isinstance(job.run.num_environments, int) and job.run.num_environments < len(job.levels) and not is_idle:
-    raise errors.UserError(
-        f'--num_environments={job.run.num_environments}: want at least {len(job.levels)}, one per level')
+  _check(job)
   try:
     if job.run.mode == 'test':
       _test(job)
@@ -87,6 +79,24 @@ def main(preset: preset_lib.Preset, agent: definition.Definition):
     said = messages.one_line(messages.op_message(error.message) or error.message)
     raise errors.UserError(f'memory is used up ({said}): choose a smaller {", ".join(sizes)} or '
                            '--num_environments') from error
+
+
+def _check(job):
+  """Raises errors.UserError if settings of several parts do not fit together."""
+  with errors.of_user(ValueError):
+    job.protocol.validate(job.levels)
+  if getattr(job.config, 'reset_on_life_loss', False) and not getattr(job.protocol, 'episode_end_on_life_loss', False):
+    raise errors.UserError('--reset_on_life_loss: want --episode_end_on_life_loss as well: without it, a lost life '
+                           'ends no episode')
+  is_idle = job.run.num_environments == 0 and job.cluster.job_name == 'learner' and job.run.mode == 'train'
+  if isinstance(job.run.num_environments, int) and job.run.num_environments < len(job.levels) and not is_idle:
+    raise errors.UserError(
+        f'--num_environments={job.run.num_environments}: want at least {len(job.levels)}, one per level')
+  refresh, unroll_length = job.refresh_steps(), job.config.unroll_length
+  if job.agent.is_on_policy and refresh and unroll_length % refresh:
+    raise errors.UserError(f'--parameter_refresh={refresh}: want auto, paper, unroll, or a divisor of {unroll_length}, '
+                           f'so that unrolls begin with new parameters: {job.agent.name} does not correct for stale '
+                           'ones')
 
 
 def _read_flags(preset, agent) -> definition.Job:
@@ -122,11 +132,6 @@ def _read_flags(preset, agent) -> definition.Job:
   if not agent.can_have_several_learners and (cluster.num_learners > 1 or len(cluster.addresses) > 1):
     name = '--num_learners' if cluster.num_learners > 1 else '--learner_addresses'
     raise errors.UserError(f'{name}: {agent.name} has one learner, which applies the gradient of one worker at a time')
-  refresh = cluster_config.refresh_steps(cluster, agent.steps_between_fetches(config), config.unroll_length)
-  if agent.is_on_policy and refresh and config.unroll_length % refresh:
-    raise errors.UserError(f'--parameter_refresh={refresh}: want auto, paper, unroll, or a divisor of '
-                           f'{config.unroll_length}, so that unrolls begin with new parameters: {agent.name} does not '
-                           'correct for stale ones')
   if population.population_size > 1 and len(cluster.addresses) > 1:
     raise errors.UserError('--population_size: all learners of a member are in one process; give one address in '
                            '--learner_addresses, and --num_learners for several')
@@ -208,10 +213,9 @@ def _train(job):
       if job.population.population_size > 1:
         make_member = functools.partial(population_member.Member, config=job.population, levels=job.levels,
                                         seed=job.config.seed, directory=directory)
-      refresh_steps = cluster_config.refresh_steps(
-          job.cluster, job.agent.steps_between_fetches(job.config), job.config.unroll_length)
-      trainer = train_loop.Trainer(host, job, directory, screen, make_member=make_member, port=port,
-                                   strategy=strategy, make_evaluations=make_evaluations, refresh_steps=refresh_steps)
+      trainer = train_loop.Trainer(
+          host, job, directory, screen, make_member=make_member, port=port, strategy=strategy,
+          make_evaluations=make_evaluations)
       try:
         trainer.train()
       finally:
@@ -239,24 +243,23 @@ def _check_kinds(job, stored):
 def _join_learners(job, screen):
   """Returns the learner's port, or None if all is in this process, and the strategy of all learners."""
   port, membership = None, job.cluster
-  with errors.of_user(ports.PortError):
-    learner_port.configure_devices(membership.num_learners)
-    if membership.job_name:
-      addresses, task = membership.addresses, max(membership.task, 0)
-      others = ''
-      if len(addresses) > 1:
-        others = f'; it waits for all {len(addresses)} learners'
-        # The learners wait for each other in C++, and Python's signal handlers do not run meanwhile. So SIGINT gets its
-        # default action here. SIGTERM has it since quiet.keep_log. Trainer.train installs handlers for both again.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-      _, number = ports.split_address(addresses[task])
-      _say_port_opens(number, screen, others)
-      port = learner_port.LearnerPort(membership, _common(job))
-    strategy = learner_port.make_strategy(membership.num_learners, port)
-    if strategy.num_replicas_in_sync > 1:
-      print(f'{strategy.num_replicas_in_sync} learners; {learner_port.summing(port)} sums their gradients',
-            file=screen, flush=True)
-    return port, strategy
+  learner_port.configure_devices(membership.num_learners)
+  if membership.job_name:
+    addresses, task = membership.addresses, max(membership.task, 0)
+    others = ''
+    if len(addresses) > 1:
+      others = f'; it waits for all {len(addresses)} learners'
+      # The learners wait for each other in C++, and Python's signal handlers do not run meanwhile. So SIGINT gets its
+      # default action here. SIGTERM has it since quiet.keep_log. Trainer.train installs handlers for both again.
+      signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _, number = ports.split_address(addresses[task])
+    _say_port_opens(number, screen, others)
+    port = learner_port.LearnerPort(membership, _common(job))
+  strategy = learner_port.make_strategy(membership.num_learners, port)
+  if strategy.num_replicas_in_sync > 1:
+    print(f'{strategy.num_replicas_in_sync} learners; {learner_port.summing(port)} sums their gradients',
+          file=screen, flush=True)
+  return port, strategy
 
 
 def _seed_of_host(*numbers):
@@ -301,8 +304,7 @@ def _act(job):
 
 def _open_relay_port(number, screen):
   _say_port_opens(number, screen)
-  with errors.of_user(ports.PortError):
-    return relay.RelayPort(number)
+  return relay.RelayPort(number)
 
 
 def _say_port_opens(number, screen, others=''):

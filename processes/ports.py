@@ -3,11 +3,13 @@
 import errno
 import socket
 
+from scalable_agents.records import errors
+
 BEAT_SECONDS = 5.    # The time between two reports of a client.
 ANSWER_SECONDS = 5.  # A healthy process answers within this time.
 
 
-class PortError(Exception):
+class PortError(errors.UserError):
   """The port cannot be used. The message is one line: the problem, its place and the remedy."""
 
 

@@ -15,6 +15,7 @@ from scalable_agents.actor import actor_host
 from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.cluster import cluster_config
 from scalable_agents.experience import experience as experience_lib
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.learner import learner_step
@@ -148,13 +149,18 @@ class Job:
   protocol: EnvironmentProtocol         # The settings of the environments.
   run: run_config.RunConfig             # What does not affect what is learned.
   levels: tuple[str, ...]               # The names of the levels. A level_id is an index into these.
-  cluster: Any = None                   # cluster_config.ClusterConfig, this process's part in a cluster.
+  cluster: cluster_config.ClusterConfig = cluster_config.ClusterConfig()  # This process's part in a cluster.
   population: Any = None                # population_config.PopulationConfig.
 
   def settings(self) -> dict[str, Any]:
     """Returns all settings, by name."""
     parts = (self.config, self.protocol, self.population, self.cluster, self.run)
     return {name: value for part in parts if part for name, value in dataclasses.asdict(part).items()}
+
+  def refresh_steps(self) -> int:
+    """Returns after how many agent steps of each environment actors take new parameters. 0: for each batch."""
+    papers = self.agent.steps_between_fetches(self.config)
+    return cluster_config.refresh_steps(self.cluster, papers, self.config.unroll_length)
 
   def shared_protocol(self) -> dict[str, Any]:
     """Returns the settings of the environments that experience depends on, for agents that share it."""
@@ -163,10 +169,10 @@ class Job:
 
   def kinds(self, values: Mapping[str, Any]) -> dict[str, str]:
     """Returns what must stay the same of the run's free settings if they have these values. See settings.kinds."""
-    parts = (settings.kinds(part, values) for part in (self.config, self.protocol, self.cluster) if part)
+    parts = (settings.kinds(part, values) for part in (self.config, self.protocol, self.cluster))
     return {name: kind for part in parts for name, kind in part.items()}
 
   def free_settings(self) -> frozenset[str]:
     """Returns the names of those settings that may change when the run is resumed."""
-    free = (settings.free_settings(part) for part in (self.config, self.protocol, self.cluster) if part)
+    free = (settings.free_settings(part) for part in (self.config, self.protocol, self.cluster))
     return run_config.FREE_FLAGS.union(*free)

@@ -22,6 +22,7 @@ import tensorflow as tf
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
+from scalable_agents.cluster import learner_port
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import memory
 from scalable_agents.experience import unroll_check
@@ -63,47 +64,6 @@ def configure_tensorflow(tf32: bool = True, num_kernel_threads: int | None = Non
   quiet.note(f'kernels on the CPU: {kernels.describe()}')
 
 
-class Port(Protocol):
-  """What a learner needs of the port through which actor hosts in other processes take part: cluster/learner_port.py.
-
-  Attributes:
-    unrolls_name, parameters_name: the shared names of the queue of unrolls and of the published parameters.
-    settings: what must be the same for all learners, by name.
-    environment_restarts: number of environment workers that actor hosts have replaced.
-  """
-  unrolls_name: str
-  parameters_name: str
-  settings: dict[str, Any]
-  environment_restarts: int
-
-  def actor_name(self, actor_id: int) -> str:
-    """Returns an actor's name for messages: which actor of which host it is."""
-    ...
-
-  def offer(self, unroll_spec: Any, parameter_specs: Any) -> None:
-    """Lets actor hosts connect."""
-
-  def record_lags(self, updates: int, arrived: Any) -> None:
-    """Records the age of the parameters with which unrolls were made."""
-
-  def metrics(self) -> dict[str, Any]:
-    """Returns metrics of the actor hosts, by name."""
-    ...
-
-  def warning(self) -> str:
-    """Returns a line for the user about malformed reports, or ''."""
-    ...
-
-  def announce_save(self) -> None:
-    """Tells the actor hosts that the run ends after a save."""
-
-  def announce_end(self) -> None:
-    """Tells the actor hosts that the run has ended."""
-
-  def wait_for_farewells(self) -> None:
-    """Waits for the actor hosts to leave, if they were told of the end."""
-
-
 class Evaluations(Protocol):
   """The evaluations of a run while it trains: evaluation/evaluations.py."""
 
@@ -134,9 +94,9 @@ class Trainer:
   """The training of one process: its learners, and its actors if it has any. Others may be in other processes."""
 
   def __init__(self, host: actor_host.ActorHost, job: definition.Job, directory: run_directory.Run, stream: TextIO,
-               make_member: Callable[..., Any] | None = None, port: Port | None = None,
+               make_member: Callable[..., Any] | None = None, port: learner_port.LearnerPort | None = None,
                strategy: tf.distribute.Strategy | None = None,
-               make_evaluations: Callable[..., Evaluations] | None = None, refresh_steps: int = 0):
+               make_evaluations: Callable[..., Evaluations] | None = None):
     """Builds everything and restores the latest checkpoint.
 
     Args:
@@ -150,8 +110,6 @@ class Trainer:
       strategy: the strategy of several learners.
       make_evaluations: called with the run directory, the environment frames of the run's last evaluation, and a
         function that shows the user a line. None if there are no evaluations during training.
-      refresh_steps: this process's actors take new parameters after this many agent steps of each environment. 0: each
-        batch of inference has the newest ones.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       errors.UserError: the agent cannot be made for these environments, or the machine has too little memory.
@@ -171,9 +129,10 @@ class Trainer:
                    config.barrier, **job.agent.sending(config))
     memory.check(host.pool.unroll_spec, host.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices), host.held)
+    refresh_steps = job.refresh_steps()
     self._publisher = publisher_lib.Publisher(
         self.learner, config.policy_lag, device if host.is_idle else host.device, port.parameters_name if port else '',
-        job.cluster.parameter_precision if port else 'float32',
+        job.cluster.parameter_precision,
         # Without environments there are no steps to count, but replayers (LASER) still take parameters.
         lambda: not refresh_steps or host.is_idle or host.refresh_is_due(refresh_steps))
     self._intake, self._experience = self._make_experience()

@@ -121,7 +121,7 @@ class TrainModeTest(parameterized.TestCase):
       training.run_in_this_process(
           agent, config, atari57_protocol.Protocol(), '--level_name=catch', f'--parameter_refresh={flag}',
           f'--logdir={self.create_tempdir().full_path}/run')
-    self.assertEqual(trainer.call_args.kwargs['refresh_steps'], steps)
+    self.assertEqual(trainer.call_args.args[1].refresh_steps(), steps)
 
   def test_a_free_setting_in_config_json_that_is_damaged(self):
     logdir = self.create_tempdir().full_path

@@ -86,9 +86,9 @@ class TrainerTestCase(parameterized.TestCase):
     if make_learner:
       object.__setattr__(agent, 'make_learner', make_learner)  # The definition is frozen.
     job = training.job(agent, config, run)
-    if port:
-      job = dataclasses.replace(job, cluster=cluster_config.ClusterConfig())
-    trainer = train_loop.Trainer(host, job, self._directory, self.screen, port=port, refresh_steps=refresh_steps)
+    if refresh_steps:
+      job = dataclasses.replace(job, cluster=cluster_config.ClusterConfig(parameter_refresh=str(refresh_steps)))
+    trainer = train_loop.Trainer(host, job, self._directory, self.screen, port=port)
     trainer.logdir = run.logdir
     return trainer
 

@@ -56,9 +56,7 @@ class ActLoop:
                      config.queue_size, self._line.message, **job.agent.sending(config))
     memory.check(host.pool.unroll_spec, host.unroll_spec, host.parameter_specs, config, host.num_environments,
                  num_learners=0, held=host.held)
-    refresh_steps = cluster_config.refresh_steps(
-        membership, job.agent.steps_between_fetches(config), config.unroll_length)
-    addresses = membership.addresses
+    refresh_steps, addresses = job.refresh_steps(), membership.addresses
     task = number % len(addresses)  # Learners have the first numbers, so tasks 0, 1, ... take the learners in turn.
     self._stop = threading.Event()
     self._signals = stop_signals.StopSignals()
@@ -104,7 +102,7 @@ class ActLoop:
     return 128 + signal.SIGTERM if self._signals.last == signal.SIGTERM and not has_ended else 0
 
   def _raise_what_went_wrong(self):
-    with errors.of_user(remote_learner.RefusedError, environment_workers.WorkerError, inference.PolicyError):
+    with errors.of_user(environment_workers.WorkerError, inference.PolicyError):
       self._learner.check()
       self._host.check()
 
