@@ -1,9 +1,10 @@
 """An agent's side of a shared replay: a replay of episodes in another process, which several agents write and read.
 
 Schmitt et al. 2020 (LASER), section 5.1. The other side is replay_port.py. All calls have a deadline, so an agent
-notices when the replay job is gone. It then waits, and connects again when the job is back. It sends an unroll again if
-it got no answer; the replay ignores an unroll that it has already. Episodes of different replay jobs cannot be mixed
-up, because `next` resets the replayers' positions.
+notices when the replay job is gone. It then waits, and connects again when the job is back. The deadline of a call that
+sends or returns rows is later, in proportion to their bytes. An agent sends an unroll again if it got no answer; the
+replay ignores an unroll that it has already. Episodes of different replay jobs cannot be mixed up, because `next`
+resets the replayers' positions.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,10 @@ from scalable_agents.records import errors
 from scalable_agents.replay import episode_replay
 from scalable_agents.replay import replay_rows
 
-_ANSWER_SECONDS = 10.          # The deadline of a call. A healthy replay answers within a second. A dead one is silent.
+_ANSWER_SECONDS = 10.          # The deadline of a call without rows. A healthy replay answers within a second.
+# Rows add the time that they take at this speed. A batch of LASER may have hundreds of megabytes, and ten agents that
+# share a network of 1 Gbit/s get 12 MB/s each.
+_BYTES_PER_SECOND = 5e6
 _RETRY_SECONDS = 0.5           # The time between two attempts to connect.
 _TICK_SECONDS = 0.02           # The time between two checks whether the slower agents have caught up.
 _FAREWELL_SECONDS = 1.         # Time to tell the replay job that this agent leaves.
@@ -89,6 +93,11 @@ def _only(possible, ids, rows):
   return tf.cond(tf.reduce_all(possible), lambda: (ids, rows), take)
 
 
+def _options(num_bytes: int) -> tf.compat.v1.RunOptions:
+  """Returns the options of a call that sends or returns rows of so many bytes: its deadline."""
+  return tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * (_ANSWER_SECONDS + num_bytes / _BYTES_PER_SECOND)))
+
+
 class SharedReplay:
   """Has the methods of episode_replay.EpisodeReplay that replayers use. They wait while there is no replay job."""
 
@@ -114,6 +123,7 @@ class SharedReplay:
     self._address = address
     self._tolerance = tolerance
     self._unroll_length = unroll_length
+    self._unroll_bytes = replay_rows.read_bytes(row_spec, frame_stacks, unroll_length + 1)
     self._rows = rows
     self._nodes = _make_graph(
         self._contract, lambda index, components: check(index, tf.nest.pack_sequence_as(row_spec, components)))
@@ -194,8 +204,9 @@ class SharedReplay:
 
   def _insert(self, stream_id, index, *rows):
     feed = dict(zip(self._nodes.unrolls, [stream_id, index, *rows], strict=True))
+    options = _options(sum(values.nbytes for values in rows))
     impossible, _ = self._call(lambda connection: connection.session.run(
-        [self._nodes.num_impossible, self._nodes.insert], feed))
+        [self._nodes.num_impossible, self._nodes.insert], feed, options))
     self._num_impossible += int(impossible)
     self._steps += (rows[0].shape[0] - 1) * len(stream_id)
     self._call(self._report)
@@ -213,7 +224,8 @@ class SharedReplay:
       # If the replay job was started again, it may have other episodes with the same keys.
       known = np.where(self._position_incarnation == connection.incarnation, key, -1)
       feed = dict(zip(self._nodes.position, [known, np.where(known < 0, 0, step), *seed_and_size], strict=True))
-      *replayed, counts = connection.session.run([*self._nodes.replayed, self._nodes.statistics], feed)
+      *replayed, counts = connection.session.run(
+          [*self._nodes.replayed, self._nodes.statistics], feed, _options(len(key) * self._unroll_bytes))
       self._position_incarnation = connection.incarnation
       self._known = episode_replay.Statistics(*map(int, counts))
       return replayed

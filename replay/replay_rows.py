@@ -138,7 +138,7 @@ class Replay:
     Rows that belong to no sequence or no complete episode yet are not saved. After `restore`, each stream begins anew.
 
     Raises:
-      OSError: the file cannot be written. It is incomplete then.
+      OSError: the file cannot be written, or the memory does not suffice for it. The file is incomplete then.
     """
     self._with_file('save', path)
 
@@ -159,4 +159,6 @@ class Replay:
     except tf.errors.UnavailableError as error:
       raise OSError(messages.plain_message(error.message)) from error
     except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError) as error:
-      raise ValueError(messages.plain_message(error.message)) from error
+      # A restore without memory: the file does not fit this machine. A save: the machine lacks it at the moment.
+      lacks_memory = operation == 'save' and isinstance(error, tf.errors.ResourceExhaustedError)
+      raise (OSError if lacks_memory else ValueError)(messages.plain_message(error.message)) from error

@@ -18,8 +18,8 @@ constexpr double kSmallestPriority = 1e-6;
 // Powers of large priorities must not overflow, nor must the sum of all weights.
 constexpr double kLargestWeight = 1e280;
 
-// A stream is forgotten when this many sequences, or the capacity if that is more, have come since its last unroll.
-constexpr int64_t kForgottenAfter = 10'000;
+// A stream is forgotten when this many unrolls of other streams have come since its last one.
+constexpr int64_t kForgottenAfter = 100'000;
 
 ReplayOptions WithHistory(ReplayOptions options, const RowLayout& layout) {
   options.geometry.history = layout.history();
@@ -43,7 +43,8 @@ Status SequenceReplay::MayInsert() const {
 }
 
 Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_ptr<const Sequence>>* inserted) {
-  const std::shared_ptr<Stream> stream = streams_.Find(unroll.stream_id, next_key());
+  const int64_t now = ++num_unrolls_;
+  const std::shared_ptr<Stream> stream = streams_.Find(unroll.stream_id, now);
   MutexLock lock(stream->mutex);
   std::vector<std::shared_ptr<Sequence>> sequences;
   const Status status = WithMemory([&] {
@@ -57,14 +58,9 @@ Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_p
   }
   // Both are destroyed at the end, without the replay's lock. Forgotten streams belong to actors that have stopped.
   const auto replaced = Add(sequences);
-  const auto forgotten = streams_.Forget(next_key() - std::max(options_.capacity, kForgottenAfter));
+  const auto forgotten = streams_.Forget(now - kForgottenAfter);
   inserted->insert(inserted->end(), sequences.begin(), sequences.end());
   return Status();
-}
-
-int64_t SequenceReplay::next_key() const {
-  MutexLock lock(mutex_);
-  return next_key_;
 }
 
 void SequenceReplay::Append(const NewUnroll& unroll, Stream* stream, std::vector<std::shared_ptr<Sequence>>* sequences,

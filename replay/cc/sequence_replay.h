@@ -3,6 +3,7 @@
 #define SCALABLE_AGENTS_REPLAY_CC_SEQUENCE_REPLAY_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -143,7 +144,8 @@ class SequenceReplay {
   // kInvalidArgument: `options` differ from this replay's.
   Status CheckSame(const ReplayOptions& options) const;
 
-  // Restores what Save wrote, into an empty replay.
+  // Restores what Save wrote, into an empty replay. If priorities are used, sequences that were saved before they had
+  // one get the largest weight of the file; 1 if no sequence has any.
   // kUnavailable: the file cannot be read, or is damaged. kInvalidArgument: it is from a replay with other options.
   Status Restore(const std::string& path);
 
@@ -172,7 +174,6 @@ class SequenceReplay {
   std::shared_ptr<Sequence> MakeSequence(const Window& window, const Stream& stream) const REQUIRES(stream.mutex);
   // Gives the sequences their keys and adds them. Returns the ones that they replace, to be deleted without the lock.
   std::vector<std::shared_ptr<const Sequence>> Add(const std::vector<std::shared_ptr<Sequence>>& sequences);
-  int64_t next_key() const;
   int64_t Slot(int64_t key) const { return key % options_.capacity; }
   bool Has(int64_t key) const REQUIRES(mutex_);
   Status CheckSample(int64_t n) REQUIRES(mutex_);
@@ -189,7 +190,8 @@ class SequenceReplay {
   const ReplayOptions options_;
   const RowLayout layout_;
   const std::shared_ptr<StoreCounters> counters_ = std::make_shared<StoreCounters>();
-  StreamTable<Segment> streams_;  // A stream's time is the replay's next key at its last unroll.
+  StreamTable<Segment> streams_;  // A stream's time is num_unrolls_ at its last unroll.
+  std::atomic<int64_t> num_unrolls_{0};
 
   mutable Mutex mutex_;
   // By slot, in a ring: the newest sequences. Null for those that have left.

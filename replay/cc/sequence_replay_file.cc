@@ -132,6 +132,10 @@ Status SequenceReplay::Restore(const std::string& path) {
     return reader.Finish();
   });
   if (!status.ok()) return status;
+  // Weight 0 means that a sequence had no priority yet: Update sets no such weight. Perhaps nobody sets its priority
+  // any more, and then it could never be sampled.
+  const double largest = weights.empty() ? 0 : *std::max_element(weights.begin(), weights.end());
+  std::replace(weights.begin(), weights.end(), 0., largest > 0 ? largest : 1.);
 
   MutexLock lock(mutex_);
   if (next_key_ > 0) return InvalidArgument(path + ": the replay that restores it must be empty");

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.experience import shared_replay
+from scalable_agents.processes import ports
 from scalable_agents.records import run_directory
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
@@ -171,6 +172,27 @@ class FaultsTest(replay_testing.TestCase):
       agent = self._compare_with_own(disturb)
       self.assertTrue(thawed.is_set())
       self.wait_until_said(agent, f'the replay at localhost:{self.port} answers again')
+
+  def test_regression_calls_with_many_bytes_may_take_longer(self):
+    """A batch of LASER has hundreds of megabytes. A replay that needed more than 10 s for it counted as lost."""
+    self.enterContext(mock.patch.object(shared_replay, '_BYTES_PER_SECOND', 1.))
+    self.enterContext(mock.patch.object(ports, 'BEAT_SECONDS', 1e6))
+    agent, stream = self.agent(self.port), self.streams[1]
+    with self._job() as job:
+      for index in range(5):
+        agent.insert(stream, index)
+      agent.replay.warnings()  # Of the time before the job was there.
+      connection = agent.replay._connection
+      job.process.send_signal(signal.SIGSTOP)
+      ends = [waiting.start(agent.next, 1), waiting.start(agent.insert, stream, 5)]
+      for _ in range(2):  # The first one may begin before the other threads' calls, and end before they would.
+        with self.assertRaises(tf.errors.DeadlineExceededError):  # It has no rows.
+          connection.session.run(agent.replay._nodes.greeting)
+      job.process.send_signal(signal.SIGCONT)
+      self._check(ends[0]())
+      ends[1]()
+      self.assertIs(agent.replay._connection, connection)
+      self.assertEqual(agent.replay.warnings(), [])
 
 
 if __name__ == '__main__':

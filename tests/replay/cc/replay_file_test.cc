@@ -319,6 +319,10 @@ TEST_F(SequenceFileTest, ARestoredReplayGoesOnWhereTheSavedOneWas) {
   EXPECT_EQ(is.inserted, was.inserted);
   EXPECT_EQ(is.sampled, was.sampled);
   EXPECT_LE(is.bytes, was.bytes);
+  // Those that had no priority yet have the largest one, 5. Nobody else would ever set one.
+  for (int64_t key = was.inserted - was.size; key < was.inserted; ++key) {
+    if (key % 7 == 0) ASSERT_TRUE(saved_.Update({key}, {5}).ok());
+  }
   const std::vector<Sampled> want = Sequences::Sample(&saved_), got = Sequences::Sample(&restored_);
   for (size_t i = 0; i < want.size(); ++i) {
     const Sequence& sequence = *got[i].sequence;
@@ -336,6 +340,15 @@ TEST_F(SequenceFileTest, ARestoredReplayGoesOnWhereTheSavedOneWas) {
     }
   }
   EXPECT_EQ(restored_.GetStatistics().size, 30);
+}
+
+TEST_F(SequenceFileTest, RegressionSequencesSavedBeforeAnyHadAPriorityCanBeSampled) {
+  ASSERT_FALSE(Sequences::Streams()[0].Insert(&saved_, 0, 20).empty());
+  ASSERT_TRUE(saved_.Save(path_).ok());
+  EXPECT_FALSE(saved_.MaySample(1).ok());
+  ASSERT_TRUE(restored_.Restore(path_).ok());
+  const int64_t size = restored_.GetStatistics().size;
+  for (const Sampled& sampled : Sequences::Sample(&restored_)) EXPECT_EQ(sampled.probability, 1. / size);
 }
 
 }  // namespace

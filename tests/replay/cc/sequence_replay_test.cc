@@ -467,15 +467,29 @@ TEST(SequenceReplayTest, RefusesImpossiblePriorities) {
 
 TEST(SequenceReplayTest, ForgetsStreamsThatHaveEnded) {
   SequenceReplay replay(TestOptions(kGeometry, 20));
-  for (int stream = 0; stream < 5'000; ++stream)
-    SequenceStream(stream, {4}).Insert(&replay, 0, 20);  // 25,000 sequences.
-  EXPECT_LE(replay.GetStatistics().streams, 10'000 / 5 + 1);
+  SequenceStream(1, {1000}).Insert(&replay, 0, 20);
+  const SequenceStream stream(2, {1});
+  for (int i = 0; i < 100'000; ++i) stream.Insert(&replay, 0, 1);  // All but the first one are repeated.
+  EXPECT_EQ(replay.GetStatistics().streams, 2);
+  stream.Insert(&replay, 0, 1);
+  EXPECT_EQ(replay.GetStatistics().streams, 1);
   // One that is heard of again and again is not forgotten, even if many others make more than the replay can hold.
   SequenceReplay small(TestOptions(kGeometry, 4));
   for (int index = 0; index < 30; ++index) {
     for (int stream = 0; stream < 12; ++stream) SequenceStream(stream, {1000}).Insert(&small, index, 20);
   }
   EXPECT_EQ(small.GetStatistics().inserted, 12 * ((30 * 20 - 9) / 4 + 1));
+}
+
+// If all streams together made more than 10,000 sequences between two unrolls of a stream, the stream was forgotten,
+// and its episode from one unroll to the next was lost.
+TEST(SequenceReplayTest, RegressionStreamsOfManyActorsAreNotForgotten) {
+  SequenceReplay replay(TestOptions(kGeometry, 20));
+  constexpr int kStreams = 3'000, kUnrolls = 2, kSteps = 18;  // Unrolls of four and a half episodes.
+  for (int index = 0; index < kUnrolls; ++index) {
+    for (int stream = 0; stream < kStreams; ++stream) SequenceStream(stream, {4}).Insert(&replay, index, kSteps);
+  }
+  EXPECT_EQ(replay.GetStatistics().inserted, kStreams * kUnrolls * kSteps / 4);
 }
 
 // ThreadSanitizer watches: everything at once, from many threads.
