@@ -128,9 +128,12 @@ def export_file(policy: python_api.Policy, logdir: str, path: str, precision: st
   stored = run_directory.read_config(logdir)
   local = {field.name for part in (run_config.RunConfig, cluster_config.ClusterConfig,
                                    population_config.PopulationConfig) for field in dataclasses.fields(part)}
+  flags = {name: value for name, value in stored['flags'].items() if name not in local} | policy.portable_settings
+  # Also the command names no data set and no level cache of this machine.
+  of_this_machine = [name for name in flags if flags[name] != stored['flags'].get(name)]
   manifest = agent_file.Manifest(
-      stored.get('agent', ''), {name: value for name, value in stored['flags'].items() if name not in local},
-      stored.get('versions', {}), shlex.join(run_directory.command_of(stored)), policy.environment_frames,
+      stored.get('agent', ''), flags, stored.get('versions', {}),
+      shlex.join(run_directory.command_of(stored, without=of_this_machine)), policy.environment_frames,
       policy.learner_steps, _evaluation(policy, logdir))
   return agent_file.write(path, manifest, policy.agent.acting_variables, precision)
 

@@ -24,6 +24,7 @@ from scalable_agents.actor import inference
 from scalable_agents.agents import python_api
 from scalable_agents.agents import registry as agents
 from scalable_agents.agents import trained_agents
+from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import recording
 from scalable_agents.evaluation import video
@@ -58,6 +59,10 @@ class PlayConfig:
   test_policy: str = setting('', 'How actions are selected: sampled, greedy or epsilon. Default: as in evaluations.',
                              choices=run_config.TEST_POLICIES)
   test_epsilon: float = setting(0.001, 'With epsilon: the probability of a random action.', at_least=0, at_most=1)
+  dataset_path: str = setting('', 'The images that two levels of DeepMind Lab need, or dummy; see impala_dmlab30. '
+                              'Default: those of the training, if they are still there.')
+  renderer: str = setting('software', "DeepMind Lab's renderer: software, or hardware, which needs EGL.",
+                          choices=dmlab.RENDERERS)
   environment_timeout_seconds: float = setting(
       60.0, 'Seconds to wait until the environment is made, and for each step.', more_than=0,
       at_most=settings.MAX_SECONDS)
@@ -89,13 +94,21 @@ def load(config: PlayConfig) -> python_api.Policy:
     path = config.logdir or config.agent_file or trained_agents.find(
         config.agent, config.level_name, run_flags.user_path('runs'))
     is_own = ':' in config.agent
-    policy = python_api.load(path, config.test_policy, config.test_epsilon, agent=config.agent if is_own else '')
+    policy = python_api.load(path, config.test_policy, config.test_epsilon, agent=config.agent if is_own else '',
+                             dataset_path=config.dataset_path, renderer=config.renderer)
   if config.agent and not is_own and config.agent != policy.name:
     raise errors.UserError(f'--agent={config.agent}: {path} has another agent, {policy.name}')
   if config.level_name and registry.test_level(config.level_name) not in policy.levels:
     raise errors.UserError(f'--level_name={config.level_name}: the agent of {path} was trained on '
                            f'{", ".join(policy.levels)}')
+  with errors.of_user(ValueError):  # From here, because a message of a worker has a traceback.
+    registry.check_settings(_level(config, policy), policy.protocol)
   return policy
+
+
+def _level(config, policy):
+  """Returns the name of the level to play."""
+  return registry.test_level(config.level_name) if config.level_name else policy.levels[0]
 
 
 def _viewers(config, name, title):
@@ -133,7 +146,7 @@ def play(config: PlayConfig, policy: python_api.Policy) -> None:
     errors.UserError: there is no window, the environment draws no pictures or fails, the policy cannot act, or the
       video cannot be written.
   """
-  level = registry.test_level(config.level_name) if config.level_name else policy.levels[0]
+  level = _level(config, policy)
   name = run_config.directory('', f'{policy.name}_{level}').rpartition('/')[2]
   title = f'{policy.name} on {level}, after {policy.environment_frames:,} frames of training'
   print(title, file=quiet.screen(), flush=True)

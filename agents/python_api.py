@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import contextlib
 import dataclasses
+import os
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
 from scalable_agents.agents import agent_file
 from scalable_agents.agents import registry as agents
+from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
 from scalable_agents.evaluation import lone_environment
@@ -102,6 +104,7 @@ class Policy:
     agent: the network, an agent_lib.Agent.
     selection: how actions are selected.
     protocol: settings of the environments; see registry.make_from_json.
+    portable_settings: the stored settings of the protocol by name, without those of the machine that trained.
     timeout_seconds: how long to wait for an environment in a process of its own.
     spec: agent_lib.EnvironmentSpec; `spec.observation` says which observations `step` takes.
   """
@@ -111,7 +114,8 @@ class Policy:
     """Makes the network and reads its parameters. Call `load` instead of this."""
     self.name = job.agent.name
     self.config, self.levels, self.selection = job.config, job.levels, selection
-    self.protocol, self.timeout_seconds = job.protocol, job.timeout_seconds
+    self.protocol, self.portable_settings, self.timeout_seconds = (
+        job.protocol, job.portable_settings, job.timeout_seconds)
     self.spec = job.environment_spec()
     restored = _restore(lambda: job.agent.network(self.spec, job.config), stored)
     self.environment_frames, self.learner_steps = restored.environment_frames, restored.learner_steps
@@ -206,6 +210,7 @@ class StoredRun:
   agent: Any                # definition.Definition.
   config: Any               # The hyper-parameters.
   protocol: dict[str, Any]  # Settings of the environments in evaluations; see registry.make_from_json.
+  portable_settings: dict[str, Any]  # Of the protocol, by name, without those of the machine that trained.
   levels: tuple[str, ...]   # The levels in their version for evaluation.
   timeout_seconds: float    # How long to wait for an environment, as in the run.
 
@@ -215,33 +220,39 @@ class StoredRun:
     Raises:
       errors.UserError: the environment cannot be made.
     """
-    with lone_environment.start(self.levels[0], 0, self.protocol, self.timeout_seconds) as environment:
+    protocol = self.protocol
+    if 'dmlab' in protocol:  # Only an episode needs the data set, so export.py works without it.
+      protocol = protocol | {'dmlab': protocol['dmlab'] | {'dataset_path': dmlab.DUMMY_DATASET}}
+    with lone_environment.start(self.levels[0], 0, protocol, self.timeout_seconds) as environment:
       its = environment.specification
     observation = {name: tf.TensorSpec(shape, dtype, name) for name, (dtype, shape) in its.observation.items()}
     return agent_lib.EnvironmentSpec(its.num_actions, observation, self.levels, its.frame_stacks)
 
 
-def read(logdir: str, agent: str = '') -> StoredRun:
-  """Reads the settings of a run.
+def read(logdir: str, agent: str = '', **given: str) -> StoredRun:
+  """Reads the settings of a run. Those of the machine that trained it are not used.
 
   Args:
     logdir: the run directory.
     agent: 'module:NAME' of the run's agent if it is not one of this project's.
+    **given: as for `_stored_run`.
   Raises:
     errors.UserError: there is no run, its settings are damaged, or its agent is not known.
   """
   stored = run_directory.read_config(logdir)
-  return _stored_run(stored.get('agent'), stored['flags'], agent, run_directory.path(logdir, run_directory.CONFIG))
+  return _stored_run(stored.get('agent'), stored['flags'], agent, run_directory.path(logdir, run_directory.CONFIG),
+                     **given)
 
 
-def _stored_run(name: str | None, flags: dict[str, Any], agent: str, file: str) -> StoredRun:
-  """Returns the settings of a run.
+def _stored_run(name: str | None, flags: dict[str, Any], agent: str, file: str, **given: str) -> StoredRun:
+  """Returns the settings of a run for this machine.
 
   Args:
     name: the name of its agent's definition.
     flags: the settings that were stored.
     agent: 'module:NAME' of the agent if it is not one of this project's.
     file: where they were stored, for messages.
+    **given: settings of the protocol for this machine, '' for none. A protocol without such a setting ignores it.
   Raises:
     errors.UserError: a setting has a value that it cannot have, or the agent is not known.
   """
@@ -259,8 +270,23 @@ def _stored_run(name: str | None, flags: dict[str, Any], agent: str, file: str) 
   protocol = _stored_settings(type(presets[0].protocol), flags, file)
   # A file of export.py has no settings of the run.
   run = _stored_settings(run_config.RunConfig, dataclasses.asdict(presets[0].run) | flags, file)
-  return StoredRun(definition, config, protocol.environments(levels, training=False),
+  portable = settings_lib.portable(protocol)
+  here = _on_this_machine(protocol, portable, given)
+  return StoredRun(definition, config, here.environments(levels, training=False), dataclasses.asdict(portable),
                    tuple(map(registry.test_level, levels)), run.environment_timeout_seconds)
+
+
+def _on_this_machine(protocol: Any, portable: Any, given: dict[str, str]) -> Any:
+  """Returns the portable settings of a protocol with those that are given, and with its data set if this is here."""
+  folder = getattr(protocol, 'dataset_path', '')
+  with contextlib.suppress(errors.UserError):  # A path of another machine may be impossible on this one.
+    if folder and os.path.isdir(run_flags.user_path(folder)):
+      portable = dataclasses.replace(portable, dataset_path=folder)
+  names = {field.name for field in dataclasses.fields(portable)}
+  changed = dataclasses.replace(portable, **{name: value for name, value in given.items() if value and name in names})
+  with errors.of_user(ValueError):
+    settings_lib.check(changed)
+  return changed
 
 
 def _stored_settings(config_class: type, flags: dict[str, Any], file: str) -> Any:
@@ -270,8 +296,11 @@ def _stored_settings(config_class: type, flags: dict[str, Any], file: str) -> An
   return config_class(**{name: value for name, value in flags.items() if name in names})
 
 
-def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0, agent: str = '') -> Policy:
+def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0, agent: str = '',
+         dataset_path: str = '', renderer: str = '') -> Policy:
   """Loads the agent of a run's newest checkpoint, or of a file of export.py.
+
+  Settings of the machine that trained it, such as --level_cache, are not used.
 
   Args:
     logdir: the run directory; or the file, which ends in .npz.
@@ -279,18 +308,21 @@ def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0
     epsilon: probability of a random action with 'epsilon'.
     seed: random seed of the actions.
     agent: 'module:NAME' of the run's agent if it is not one of this project's.
+    dataset_path: the images for two levels of DeepMind Lab, as the flag --dataset_path. Default: those of the training
+      if they are still there.
+    renderer: of DeepMind Lab, 'software' or 'hardware'. Default: 'software'.
   Raises:
     errors.UserError: there is no run, no checkpoint or no file, it is damaged, or the agent cannot select actions in
       this way, or its environment cannot be made. Messages name the flags.
   """
   with contextlib.suppress(RuntimeError):  # It is too late if the caller has used TensorFlow before.
     devices.grow_memory()
-  logdir = run_flags.user_path(logdir)
+  logdir, given = run_flags.user_path(logdir), {'dataset_path': dataset_path, 'renderer': renderer}
   if logdir.endswith(agent_file.ENDING):
     stored = agent_file.read(logdir)
-    run = _stored_run(stored.manifest.agent, stored.manifest.flags, agent, logdir)
+    run = _stored_run(stored.manifest.agent, stored.manifest.flags, agent, logdir, **given)
   else:
-    run = read(logdir, agent)
+    run = read(logdir, agent, **given)
     stored = evaluation.load(logdir, logdir)
   how = run_config.RunConfig(test_policy=selection, test_epsilon=epsilon)
   with errors.of_user(ValueError):

@@ -158,6 +158,9 @@ def main():
   run, stored = python_api.read(config.logdir), run_directory.read_config(config.logdir)
   if run.agent.name != r2d2.R2D2.name or not run.config.use_lstm:
     raise errors.UserError(f'{config.logdir}: want the run of an R2D2 agent with an LSTM')
+  with errors.of_user(ValueError):  # From here, because a message of a worker has a traceback.
+    for level in run.levels:
+      registry.check_settings(level, run.protocol)
   with run_directory.open_evaluation(config.logdir, stored['flags'], (), r2d2.R2D2.name) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow(stored['flags'].get('tf32', True))

@@ -71,9 +71,6 @@ class DmlabSettings:
     for name, choices in (('action_set', tuple(ACTION_SETS)), ('renderer', RENDERERS)):
       if getattr(self, name) not in choices:
         raise ValueError(f'{name}: want one of {", ".join(choices)}, got {getattr(self, name)!r}')
-    # Lab itself would notice a missing folder only minutes later, and then end its process.
-    if self.dataset_path not in ('', DUMMY_DATASET) and not os.path.isdir(self.dataset_path):
-      raise ValueError(f'dataset_path: {self.dataset_path} is not a folder')
 
 
 class Dmlab(base.Environment):
@@ -196,7 +193,8 @@ def _check_dataset(level, path):
     return
   missing = next((name for name in _IMAGES if not (path and os.path.isfile(os.path.join(path, name)))), None)
   if missing:
-    found = f'{path} has no {missing}: ' if path else ''
+    wrong = f'has no {missing}' if os.path.isdir(path) else 'is not a folder'
+    found = f'{path} {wrong}: ' if path else ''
     raise ValueError(f'{level}: dataset_path: {found}this level needs the images of Brady, Konkle et al. 2008, '
                      f"{_IMAGES[0]} to {_IMAGES[-1]}; DeepMind Lab's documentation says how to get them "
                      f'(data/brady_konkle_oliva2008); {DUMMY_DATASET!r} selects plain colours instead')

@@ -147,6 +147,20 @@ def check(level_name: str) -> None:
     raise _unknown(level_name)
 
 
+def check_settings(level_name: str, protocol: dict[str, dict]) -> None:
+  """Checks that a level can be made with these settings, without making it.
+
+  Args:
+    level_name: as for `make`.
+    protocol: as for `make_from_json`.
+
+  Raises:
+    ValueError: it cannot, for example because it needs a data set that is not there.
+  """
+  if level_name in dmlab_lib.LEVELS:
+    dmlab_lib.check_level(level_name, dmlab_lib.DmlabSettings(**protocol.get('dmlab', {})))
+
+
 def make(level_name: str, *, seed: int, atari: atari_lib.AtariSettings = atari_lib.AtariSettings(),
          dmlab: dmlab_lib.DmlabSettings = dmlab_lib.DmlabSettings()) -> base.Environment:
   """Makes an environment.

@@ -25,7 +25,8 @@ def start(level: str, seed: int, protocol: dict[str, Any], timeout_seconds: floa
     errors.UserError: the environment cannot be made. In most cases the message is one line.
   """
   with errors.of_user(ValueError, ImportError, environment_workers.WorkerError):
-    registry.check(level)  # Its messages have no traceback of a worker.
+    registry.check(level)  # Messages from here have no traceback of a worker.
+    registry.check_settings(level, protocol)
     return LoneEnvironment(_CONSTRUCTOR, {'level_name': level, 'seed': seed, 'protocol': protocol}, timeout_seconds)
 
 

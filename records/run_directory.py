@@ -299,11 +299,17 @@ def read_config(logdir: str) -> dict[str, Any]:
   return config
 
 
-def command_of(config: Mapping[str, Any]) -> list[str]:
-  """Returns the command of a run, from its config.json, without the paths of programs and of the run directory."""
+def command_of(config: Mapping[str, Any], without: Collection[str] = ()) -> list[str]:
+  """Returns the command of a run, from its config.json, without the paths of programs and of the run directory.
+
+  Args:
+    config: the content of config.json.
+    without: names of further flags that are left out.
+  """
+  names = '|'.join(('logdir', *without))
   given = config.get('command_line', [])[1:]
   words = [word for before, word in zip(['', *given], given, strict=False)
-           if not re.match('--?logdir(=|$)', word) and before not in ('--logdir', '-logdir')]
+           if not re.match(f'--?({names})(=|$)', word) and not re.fullmatch(f'--?({names})', before)]
   words[:1] = map(os.path.basename, words[:1])  # '-m', or a script.
   return words if words[:1] == ['scalable-agents'] else ['python', *words]
 

@@ -6,10 +6,11 @@ import dataclasses
 import json
 import math
 import typing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 AUTO = 'auto'
 Count = int | str  # A whole number, or AUTO.
+Config = TypeVar('Config')
 MAX_FRAMES = 10 ** 15   # Environment frames. Centuries of training; floats represent integers exactly up to here.
 MAX_SEED = 2 ** 31 - 1  # TensorFlow's seeds are int32.
 MAX_ACTION_REPEATS = 1_000
@@ -62,6 +63,17 @@ def setting(default: Any, help: str, free: bool = False, *, kind: Callable[[Any]
 def free_settings(config: Any) -> frozenset[str]:
   """Returns the names of the `free` fields of a config, or of a class of configs."""
   return frozenset(field.name for field in dataclasses.fields(config) if field.metadata['free'])
+
+
+def portable(config: Config) -> Config:
+  """Returns a config that fits any machine: its `free` settings, which belong to a machine, have their defaults.
+
+  A setting whose `kind` differs from the default's keeps its value, because the kind belongs to the run.
+  """
+  defaults = {field.name: field.default for field in dataclasses.fields(cast(Any, config)) if field.metadata['free']}
+  here, there = kinds(config, defaults), kinds(config, dataclasses.asdict(cast(Any, config)))
+  return dataclasses.replace(cast(Any, config), **{
+      name: value for name, value in defaults.items() if here.get(name) == there.get(name)})
 
 
 def kinds(config: Any, values: Mapping[str, Any]) -> dict[str, str]:

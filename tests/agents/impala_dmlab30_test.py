@@ -12,7 +12,9 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow as tf
 
+from scalable_agents.agents import agent_file
 from scalable_agents.agents import configs
+from scalable_agents.agents import export
 from scalable_agents.agents import filters
 from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import play
@@ -135,18 +137,69 @@ class LifeOfARunTest(absltest.TestCase):
         config = record['config']
         self.assertEqual((config['mixerSeed'], config['allowHoldOutLevels']), ('1611489005', 'true'))
     self._check_that_it_plays(logdir)
+    self._check_that_it_plays_elsewhere(logdir)
 
   def _check_that_it_plays(self, logdir):
     """In this process, which has imported TensorFlow, so that Lab cannot run in it."""
     for name in ('', _TRAINED[0], _TESTED[0]):
-      config = play.PlayConfig(
-          logdir=logdir, level_name=name, view='none', max_seconds=1., environment_timeout_seconds=600.)
-      with contextlib.redirect_stdout(io.StringIO()) as screen:
-        play.play(config, play.load(config))
-      self.assertRegex(screen.getvalue(), r'^episode 1: return -?[0-9.]+, \d+ frames\n$')
+      self._play(logdir=logdir, level_name=name)
     policy = python_api.load(logdir)
     self.assertEqual(policy.levels, _TESTED)
     self.assertLen(filters.shares(policy, 10, 1), 16)
+
+  def _play(self, **settings):
+    config = play.PlayConfig(view='none', max_seconds=1., environment_timeout_seconds=600., **settings)
+    with contextlib.redirect_stdout(io.StringIO()) as screen:
+      play.play(config, play.load(config))
+    self.assertRegex(screen.getvalue(), r'^episode 1: return so far -?[0-9.]+, 60 frames, cut after 1 s\n$')
+
+  def _check_that_it_plays_elsewhere(self, logdir):
+    """Where the folders of the machine that trained are not: plays the run and its file, and an older file."""
+    file, config = run_directory.path(logdir, run_directory.CONFIG), run_directory.read_config(logdir)
+    of_trainer = {'dataset_path': 'my_images', 'level_cache': 'my_maps', 'renderer': 'hardware'}
+    command = [*config['command_line'], '--dataset_path=my_images', '--level_cache', 'my_maps', '--seed=1']
+    run_directory.write_json(file, config | {'flags': config['flags'] | of_trainer, 'command_line': command})
+    self.enterContext(contextlib.chdir(self.create_tempdir().full_path))
+    watch, policy = lab_module.Watch(self), python_api.load(logdir)
+    export.export_file(policy, logdir, 'agent.npz', 'float16')
+    manifest = agent_file.read('agent.npz').manifest
+    self.assertNotRegex(json.dumps(manifest), 'my_images|my_maps|hardware')
+    self.assertEndsWith(manifest.command, ' --seed=1')
+    older = manifest._replace(flags=manifest.flags | of_trainer)
+    agent_file.write('older.npz', older, policy.agent.acting_variables, 'float16')
+    for path in ({'logdir': logdir}, {'agent_file': 'agent.npz'}, {'agent_file': 'older.npz'}):
+      self._play(**path)
+    self.assertCountEqual(os.listdir(), ['agent.npz', 'older.npz'])
+    if not lab_module.IS_REAL:
+      records = watch.records()
+      self.assertEqual({record['renderer'] for record in records}, {'software'})
+      self.assertEqual({record['config'].get('datasetPath') for record in records}, {None, 'dummy'})
+    self._check_that_images_are_asked_for(logdir, older, policy)
+
+  def _check_that_images_are_asked_for(self, logdir, manifest, policy):
+    """A level with photographs: it is loaded, and exported, without them, but not played."""
+    level = 'psychlab_continuous_recognition'
+    manifest = manifest._replace(flags=manifest.flags | {'level_name': level})
+    agent_file.write('images.npz', manifest, policy.agent.acting_variables, 'float16')
+    policy = python_api.load('images.npz')
+    message = f'^{level}: dataset_path: this level needs the images [^\n]*$'
+    for use in (lambda: self._play(agent_file='images.npz'), lambda: filters.shares(policy, 10, 1)):
+      with self.assertRaisesRegex(errors.UserError, message):
+        use()
+    self._play(agent_file='images.npz', dataset_path='dummy')
+    with self.assertRaisesRegex(errors.UserError, f'^{level}: dataset_path: {os.getcwd()}/else is not a folder: this'):
+      self._play(agent_file='images.npz', dataset_path='else')
+    os.mkdir('my_images')  # A folder of this name is here.
+    with self.assertRaisesRegex(errors.UserError, f'^{level}: dataset_path: {os.getcwd()}/my_images has no 0001.png: '):
+      self._play(agent_file='images.npz')
+    # Plain colours belong to what was learned.
+    agent_file.write('plain.npz', manifest._replace(flags=manifest.flags | {'dataset_path': 'dummy'}),
+                     policy.agent.acting_variables, 'float16')
+    self._play(agent_file='plain.npz')
+    plain = python_api.load('plain.npz')
+    self.assertEqual((plain.portable_settings['dataset_path'], plain.portable_settings['level_cache']), ('dummy', ''))
+    with self.assertRaisesRegex(errors.UserError, '^--renderer=gpu: want one of software, hardware$'):
+      python_api.load(logdir, renderer='gpu')
 
   def test_popart_learns_from_its_actions_and_from_pixel_control(self):
     signal_handlers.restore_after(self)

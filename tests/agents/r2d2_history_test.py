@@ -155,6 +155,15 @@ class ProgramTest(parameterized.TestCase):
       with self.assertRaisesRegex(errors.UserError, '^/run: want the run of an R2D2 agent with an LSTM$'):
         self._main('--logdir=/run')
 
+  def test_a_level_without_its_images_is_one_line(self):
+    preset = registry.find('r2d2_dmlab30')
+    flags_of_run = dataclasses.asdict(preset.config) | dataclasses.asdict(preset.protocol) | {
+        'level_name': 'psychlab_continuous_recognition', 'dataset_path': '/images/of/the/trainer'}
+    with mock.patch.object(run_directory, 'read_config', lambda _: {'agent': 'r2d2', 'flags': flags_of_run}):
+      with self.assertRaisesRegex(errors.UserError, '^psychlab_continuous_recognition: dataset_path: this level needs '
+                                  r'the images [^\n]*$'):
+        self._main('--logdir=/run')
+
 
 if __name__ == '__main__':
   absltest.main()

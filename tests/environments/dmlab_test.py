@@ -200,8 +200,11 @@ class ConfigurationTest(_TestCase):
     dmlab.check_level(_LEVEL, settings)  # This level needs no data set.
 
   def test_a_data_set_that_is_not_there(self):
-    with self.assertRaisesRegex(ValueError, '^dataset_path: /no/such/folder is not a folder$'):
-      self.make(dataset_path='/no/such/folder')  # Lab itself would end the process minutes later.
+    with self.assertRaisesRegex(ValueError, '^psychlab_continuous_recognition: dataset_path: /no/such/folder is not a '
+                                'folder: this level needs the images '):
+      # Lab itself would end the process minutes later.
+      self.make('psychlab_continuous_recognition', dataset_path='/no/such/folder')
+    self.make(dataset_path='/no/such/folder').reset()  # This level needs no data set.
 
   def test_an_unknown_level(self):
     with self.assertRaisesRegex(ValueError, '^rooms_watermase: DMLab-30 has no such level$'):

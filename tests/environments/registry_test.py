@@ -130,6 +130,17 @@ class RegistryTest(parameterized.TestCase):
       with self.assertRaisesRegex(ImportError, '^rooms_watermaze: DeepMind Lab, .* is not installed'):
         registry.make('rooms_watermaze', seed=0)
 
+  def test_settings_are_checked_before_a_level_is_made(self):
+    for level, path, message in (
+        ('psychlab_continuous_recognition', '', '^psychlab_continuous_recognition: dataset_path: this level needs '),
+        ('rooms_collect_good_objects_test', 'dummy', '^rooms_collect_good_objects_test: this level is for testing ')):
+      with self.assertRaisesRegex(ValueError, message):
+        registry.check_settings(level, {'dmlab': {'dataset_path': path}})
+    registry.check_settings('psychlab_continuous_recognition', {'dmlab': {'dataset_path': 'dummy'}})
+    for level in ('rooms_watermaze', 'catch', 'pong'):
+      registry.check_settings(level, {'dmlab': {'dataset_path': '/no/such/folder'}})
+      registry.check_settings(level, {})
+
   def test_an_atari_game_without_ale_py_fails_the_check_as_it_fails_the_making(self):
     message = r'^pong: Atari games need ale-py \(.*ale_py.*\): pip install ale-py$'
     with mock.patch.dict(sys.modules, {'ale_py': None}):

@@ -36,7 +36,6 @@ class ProtocolTest(parameterized.TestCase):
       ('action_repeats', 0, '--action_repeats=0: want a whole number from 1 to 1000'),
       ('action_set', 'r2d2', '--action_set=r2d2: want one of impala, popart'),
       ('renderer', 'gpu', '--renderer=gpu: want one of software, hardware'),
-      ('dataset_path', '/no/such/folder', '--dataset_path: /no/such/folder is not a folder'),
       ('level_cache', '/dev/null/maps', '--level_cache: /dev/null/maps: compiled maps cannot be kept there: /dev/null: '
        'Not a directory'))
   def test_bad_values_are_named(self, name, value, message):
@@ -50,6 +49,9 @@ class ProtocolTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, '^--level_name: psychlab_arbitrary_visuomotor_mapping: dataset_path: '
                                 '.* has no 0001.png: '):
       dmlab30_protocol.Protocol(dataset_path=self.create_tempdir().full_path).validate(dmlab30.LEVELS)
+    with self.assertRaisesRegex(ValueError, '^--level_name: psychlab_arbitrary_visuomotor_mapping: dataset_path: '
+                                '/no/such/folder is not a folder: '):
+      dmlab30_protocol.Protocol(dataset_path='/no/such/folder').validate(dmlab30.LEVELS)
     dmlab30_protocol.Protocol(dataset_path='dummy').validate((*dmlab30.LEVELS, 'catch'))
 
   def test_a_level_for_tests_is_not_trained_on(self):
@@ -62,6 +64,10 @@ class ProtocolTest(parameterized.TestCase):
 
   def test_where_maps_and_images_lie_may_change(self):
     self.assertEqual(settings.free_settings(dmlab30_protocol.Protocol), {'renderer', 'level_cache', 'dataset_path'})
+    protocol = dmlab30_protocol.Protocol(2, 'popart', 'hardware', 'maps', 'images')
+    self.assertEqual(settings.portable(protocol), dmlab30_protocol.Protocol(2, 'popart'))
+    plain = dataclasses.replace(protocol, dataset_path='dummy')  # These are other observations.
+    self.assertEqual(settings.portable(plain), dmlab30_protocol.Protocol(2, 'popart', dataset_path='dummy'))
 
   def test_every_setting_is_explained(self):
     for field in dataclasses.fields(dmlab30_protocol.Protocol):
