@@ -109,15 +109,15 @@ class Policy:
     spec: agent_lib.EnvironmentSpec; `spec.observation` says which observations `step` takes.
   """
 
-  def __init__(self, job: 'StoredRun', stored: 'checkpoint.Loaded | agent_file.AgentFile', selection: acting.Selection,
+  def __init__(self, run: 'StoredRun', stored: 'checkpoint.Loaded | agent_file.AgentFile', selection: acting.Selection,
                seed: int):
     """Makes the network and reads its parameters. Call `load` instead of this."""
-    self.name = job.agent.name
-    self.config, self.levels, self.selection = job.config, job.levels, selection
+    self.name = run.agent.name
+    self.config, self.levels, self.selection = run.config, run.levels, selection
     self.protocol, self.portable_settings, self.timeout_seconds = (
-        job.protocol, job.portable_settings, job.timeout_seconds)
-    self.spec = job.environment_spec()
-    restored = _restore(lambda: job.agent.network(self.spec, job.config), stored)
+        run.protocol, run.portable_settings, run.timeout_seconds)
+    self.spec = run.environment_spec()
+    restored = _restore(lambda: run.agent.network(self.spec, run.config), stored)
     self.environment_frames, self.learner_steps = restored.environment_frames, restored.learner_steps
     self.agent = restored.agent
     self._random = np.random.RandomState(seed)
@@ -193,7 +193,7 @@ def _of_each(name, values, dtype, batch):
   return np.broadcast_to(array, [batch])
 
 
-def _restore(make_agent, stored: checkpoint.Loaded | agent_file.AgentFile) -> evaluation.Policy:
+def _restore(make_agent, stored: checkpoint.Loaded | agent_file.AgentFile) -> evaluation.Restored:
   """Returns the agent of a checkpoint or of a file. A file does not have the heads that only the learner uses."""
   device = devices.choose()
   if isinstance(stored, checkpoint.Loaded):
@@ -201,7 +201,7 @@ def _restore(make_agent, stored: checkpoint.Loaded | agent_file.AgentFile) -> ev
   with tf.device(device):
     agent = make_agent()
   agent_file.assign(stored, agent.acting_variables)
-  return evaluation.Policy(agent, stored.manifest.environment_frames, stored.manifest.learner_steps)
+  return evaluation.Restored(agent, stored.manifest.environment_frames, stored.manifest.learner_steps)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,7 +41,6 @@ from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training import run_config
-from scalable_agents.training import train_loop
 
 RESULTS = 'restricted_history.json'
 _MAX_HISTORY = 10_000
@@ -163,7 +162,7 @@ def main():
       registry.check_settings(level, run.protocol)
   with run_directory.open_evaluation(config.logdir, stored['flags'], (), r2d2.R2D2.name) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
-    train_loop.configure_tensorflow(stored['flags'].get('tf32', True))
+    devices.configure_tensorflow(stored['flags'].get('tf32', True))
     print(devices.describe(acts=devices.choose()), file=quiet.screen(), flush=True)
     loaded = evaluation.load(directory.path, directory.logdir)  # Once: the run may go on and save another one.
     results = {}

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 
+from scalable_agents.processes import devices
 from scalable_agents.processes import kernels
 from scalable_agents.processes import standard_streams
 
@@ -30,7 +31,7 @@ _ENVIRONMENT = f'{constant_environment.__name__}:{constant_environment.Constant.
 def train(config: configs.ImpalaConfig, run: run_config.RunConfig):
   """Trains in run.logdir; config.level_name is one of constant_environment.LEVELS."""
   with run_directory.open_run(run.logdir, dataclasses.asdict(config) | dataclasses.asdict(run), ()) as directory:
-    train_loop.configure_tensorflow()
+    devices.configure_tensorflow()
     job = definition.Job(impala.IMPALA, registry.AGENTS['impala'], config, atari57_protocol.Protocol(), run,
                          (config.level_name,))
     host = actor_host.ActorHost(job.levels, {}, run, config.seed, environment=_ENVIRONMENT)

@@ -62,8 +62,8 @@ def begin(device: str, grows: bool = True, parts: int = 1) -> str:
     os.environ['CUDA_VISIBLE_DEVICES'] = '-1'
   import tensorflow as tf
 
-  from scalable_agents.training import train_loop
-  train_loop.configure_tensorflow()
+  from scalable_agents.processes import devices
+  devices.configure_tensorflow()
   if device == 'cpu':
     cpu, = tf.config.list_physical_devices('CPU')
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

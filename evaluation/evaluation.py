@@ -50,8 +50,8 @@ _UNROLL_LENGTH = 20   # Agent steps after which the finished episodes of an envi
 _LOOK_SECONDS = 0.2   # Interval in which the main thread checks signals and shows progress.
 
 
-class Policy(NamedTuple):
-  """The trained agent that is evaluated."""
+class Restored(NamedTuple):
+  """The agent of a checkpoint."""
   agent: agent_lib.Agent
   environment_frames: int  # Number of frames that it was trained for.
   learner_steps: int       # Number of updates.
@@ -165,7 +165,7 @@ def identify(loaded: checkpoint.Loaded, run: run_config.RunConfig, seed: int,
           'actions': actions}
 
 
-def restore(make_agent: Callable[[], agent_lib.Agent], loaded: checkpoint.Loaded, device: str) -> Policy:
+def restore(make_agent: Callable[[], agent_lib.Agent], loaded: checkpoint.Loaded, device: str) -> Restored:
   """Returns the agent of a checkpoint.
 
   Args:
@@ -181,7 +181,7 @@ def restore(make_agent: Callable[[], agent_lib.Agent], loaded: checkpoint.Loaded
   learner.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False)
   learner.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False)
   checkpoint.Checkpointer(os.path.dirname(loaded.path), learner=learner).restore(loaded, partial=True)
-  return Policy(learner.agent, int(learner.environment_frames), int(learner.update_steps))
+  return Restored(learner.agent, int(learner.environment_frames), int(learner.update_steps))
 
 
 def _missing(levels, finished, screen) -> list[int]:
@@ -207,7 +207,7 @@ def play(policy, make_agent, selection, host, run, screen, look) -> evaluator_li
   """Plays until the evaluator has all its episodes, and returns it. Closes the host in any case.
 
   Args:
-    policy: the Policy, whose agent's acting variables are used.
+    policy: a Restored, whose agent's acting variables are used.
     make_agent: makes an agent for each inference loop.
     selection: how actions are selected.
     host: has the environments.

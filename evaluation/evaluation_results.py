@@ -62,7 +62,7 @@ def summary(policy, results: dict[str, dict[str, Any]], environments: dict[str, 
   """Returns the contents of evaluation.json.
 
   Args:
-    policy: evaluation.Policy.
+    policy: evaluation.Restored.
     results: the results of each level, from `of_levels`.
     environments: the settings of the environments; see registry.make_from_json.
     host: the ActorHost that has played.

@@ -45,7 +45,7 @@ def record(policy, selection: acting.Selection, level: str, protocol: dict[str, 
   """Records an episode to the file run.video. An Atari game is shown at the speed of the console.
 
   Args:
-    policy: evaluation.Policy.
+    policy: evaluation.Restored.
     selection: how actions are selected.
     level: the level's name.
     protocol: settings of the environments; see registry.make_from_json.
@@ -69,7 +69,7 @@ def show(policy, step: Callable[..., Any], level: str, protocol: dict[str, Any],
   """Plays an episode and shows it to viewers.
 
   Args:
-    policy: evaluation.Policy, or another object with its `agent` and `learner_steps`.
+    policy: evaluation.Restored, or another object with its `agent` and `learner_steps`.
     step: from acting.compiled, of its agent. Episodes share it, because TensorFlow traces each one anew.
     level, protocol, seed: as for `record`.
     timeout_seconds: how long to wait until the environment is made, and for each step.

@@ -29,6 +29,7 @@ from scalable_agents.launch import preset as preset_lib
 from scalable_agents.ops import messages
 from scalable_agents.population import population_config
 from scalable_agents.population import population_member
+from scalable_agents.processes import devices
 from scalable_agents.processes import machine
 from scalable_agents.processes import ports
 from scalable_agents.processes import python_path
@@ -195,7 +196,7 @@ def _train(job):
                               run_flags.defaults(values)) as directory:
     _check_kinds(job, run_directory.read_config(directory.path)['flags'])
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
-    train_loop.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=True))
+    devices.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=True))
     screen = quiet.screen()
     port, strategy = _join_learners(job, screen)
     resumed = checkpoint.latest(run_directory.path(directory.path, run_directory.CHECKPOINTS))
@@ -289,7 +290,7 @@ def _make_host(job, number, seed, screen, check=lambda specification: None):
 
 def _act(job):
   """Runs an actor host, which acts for a learner in another process."""
-  train_loop.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=False))
+  devices.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=False))
   screen = quiet.screen()
   relay_port = _open_relay_port(job.cluster.relay_port, screen) if job.cluster.relay_port else None
   number = cluster_config.host_number(job.cluster)
@@ -318,6 +319,6 @@ def _test(job):
   with run_directory.open_evaluation(job.run.logdir, values, job.free_settings(), job.agent.name,
                                      run_flags.defaults(values)) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
-    train_loop.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=False))
+    devices.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=False))
     summary = evaluation.evaluate(job, directory, quiet.screen())
   print(evaluation_results.report(summary), flush=True)

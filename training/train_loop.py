@@ -28,8 +28,6 @@ from scalable_agents.experience import memory
 from scalable_agents.experience import unroll_check
 from scalable_agents.learner import learner_step
 from scalable_agents.processes import devices
-from scalable_agents.processes import kernels
-from scalable_agents.processes import machine
 from scalable_agents.processes import quiet
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -45,23 +43,6 @@ from scalable_agents.training import skipped_updates
 
 _WATCH_INTERVAL_SECONDS = 10.
 _LONGEST_SILENCE_SECONDS = 10.  # If no batch arrives for this time, a row of metrics is still written.
-
-
-def configure_tensorflow(tf32: bool = True, num_kernel_threads: int | None = None):
-  """Configures TensorFlow in this process. Call it before TensorFlow computes anything.
-
-  It also notes in the log which kernels compute on the CPU.
-
-  Args:
-    tf32: whether a GPU may compute products of float32 numbers in TensorFloat-32.
-    num_kernel_threads: threads that compute one operation on the CPU. None: half of the cores.
-  """
-  tf.config.experimental.enable_tensor_float_32_execution(tf32)
-  # The other half of the cores is for the environments. An idle thread looks for work for a while before it sleeps.
-  # With one thread per core this took a fifth of the training process's time.
-  tf.config.threading.set_intra_op_parallelism_threads(num_kernel_threads or max(1, machine.num_cores() // 2))
-  devices.grow_memory()
-  quiet.note(f'kernels on the CPU: {kernels.describe()}')
 
 
 class Evaluations(Protocol):

@@ -64,7 +64,7 @@ class TrainModeTest(parameterized.TestCase):
         checkpointer.save()
       with mock.patch.object(program.actor_host, 'ActorHost',
                              side_effect=environment_workers.WorkerError('for the test')) as host, \
-           mock.patch.object(program.train_loop, 'configure_tensorflow'):  # It is too late for it in this process.
+           mock.patch.object(program.devices, 'configure_tensorflow'):  # It is too late for it in this process.
         with self.assertRaisesRegex(errors.UserError, 'for the test'):
           _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow', f'--seed={seed}')
       seeds.append(host.call_args.args[3])
@@ -73,7 +73,7 @@ class TrainModeTest(parameterized.TestCase):
 
   def test_a_resumed_run_keeps_the_kinds_of_its_free_settings(self):
     atari, lab = atari57_protocol.Protocol(), dmlab30_protocol.Protocol()
-    stops = mock.patch.object(program.train_loop, 'configure_tensorflow', side_effect=errors.UserError('for the test'))
+    stops = mock.patch.object(program.devices, 'configure_tensorflow', side_effect=errors.UserError('for the test'))
     images = self.create_tempdir().full_path
     for protocol, first, second, message in (
         (atari, (), ('--job_name=learner', '--learner_addresses=a:1'), '^for the test$'),
@@ -104,7 +104,7 @@ class TrainModeTest(parameterized.TestCase):
     for refresh, message in (('7', '^--parameter_refresh=7: want auto, paper, unroll, or a divisor of 20, so that '),
                              ('40', '^--parameter_refresh=40: .*: a2c does not correct for stale ones$'),
                              ('10', 'for the test'), ('unroll', 'for the test')):
-      with mock.patch.object(program.train_loop, 'configure_tensorflow', side_effect=errors.UserError('for the test')):
+      with mock.patch.object(program.devices, 'configure_tensorflow', side_effect=errors.UserError('for the test')):
         with self.assertRaisesRegex(errors.UserError, message):
           training.run_in_this_process(
               a2c.A2C, configs.A2cConfig(), atari57_protocol.Protocol(), '--level_name=catch',
@@ -114,7 +114,7 @@ class TrainModeTest(parameterized.TestCase):
       (a2c.A2C, configs.A2cConfig(), '5', 5), (a2c.A2C, configs.A2cConfig(), 'auto', 0),
       (r2d2.R2D2, configs.R2d2Config(replay_capacity=1_000, replay_minimum_size=100), 'paper', 100))
   def test_actors_beside_the_learner_take_new_parameters_as_often_as_the_flag_says(self, agent, config, flag, steps):
-    with mock.patch.object(program.train_loop, 'configure_tensorflow'), \
+    with mock.patch.object(program.devices, 'configure_tensorflow'), \
          mock.patch.object(program.actor_host, 'ActorHost'), \
          mock.patch.object(program.train_loop, 'Trainer', side_effect=errors.UserError('for the test')) as trainer, \
          self.assertRaisesRegex(errors.UserError, 'for the test'):
@@ -128,7 +128,7 @@ class TrainModeTest(parameterized.TestCase):
     training.make_run(logdir, configs.ImpalaConfig(level_name='catch', torso='shallow'))
     file = pathlib.Path(logdir, run_directory.CONFIG)
     file.write_text(file.read_text().replace('"learner_addresses": ""', '"learner_addresses": 7'))
-    with mock.patch.object(program.train_loop, 'configure_tensorflow', side_effect=errors.UserError('for the test')):
+    with mock.patch.object(program.devices, 'configure_tensorflow', side_effect=errors.UserError('for the test')):
       with self.assertRaisesRegex(errors.UserError, 'config.json: --learner_addresses=7: want text'):
         _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
 
@@ -140,7 +140,7 @@ class TrainModeTest(parameterized.TestCase):
       (r2d2.R2D2, configs.R2d2Config(), (), None),
       (r2d2.R2D2, configs.R2d2Config(), ('--job_name=learner', '--learner_addresses=a:1', '--num_environments=0'), 6))
   def test_kernels_use_all_cores_where_learning_takes_most_of_the_time(self, agent, config, flags, threads):
-    with mock.patch.object(program.train_loop, 'configure_tensorflow',
+    with mock.patch.object(program.devices, 'configure_tensorflow',
                            side_effect=errors.UserError('for the test')) as configure, \
          mock.patch.object(machine, 'num_cores', lambda: 6):
       with self.assertRaisesRegex(errors.UserError, 'for the test'):
@@ -157,7 +157,7 @@ class ActorHostTest(parameterized.TestCase):
     for task in range(num_hosts):
       with mock.patch.object(program.actor_host, 'ActorHost',
                              side_effect=environment_workers.WorkerError('for the test')) as host, \
-           mock.patch.object(program.train_loop, 'configure_tensorflow'):  # It is too late for it in this process.
+           mock.patch.object(program.devices, 'configure_tensorflow'):  # It is too late for it in this process.
         with self.assertRaisesRegex(errors.UserError, 'for the test'):
           training.run_in_this_process(
               r2d2.R2D2, configs.R2d2Config(), atari57_protocol.Protocol(), '--level_name=catch', '--job_name=actor',
@@ -172,7 +172,7 @@ class ActorHostTest(parameterized.TestCase):
     """They would become stale while they wait for others."""
     with mock.patch.object(program.act_loop.remote_learner, 'RemoteLearner',
                            side_effect=errors.UserError('for the test')) as learner, \
-         mock.patch.object(program.train_loop, 'configure_tensorflow'):
+         mock.patch.object(program.devices, 'configure_tensorflow'):
       with self.assertRaisesRegex(errors.UserError, 'for the test'):
         training.run_in_this_process(
             agent, config, atari57_protocol.Protocol(), '--level_name=catch', '--torso=shallow', '--job_name=actor',
@@ -181,7 +181,7 @@ class ActorHostTest(parameterized.TestCase):
 
   def test_a_host_has_no_more_environments_than_it_has_actor_ids(self):
     with mock.patch.object(program.actor_host, 'ActorHost') as host, \
-         mock.patch.object(program.train_loop, 'configure_tensorflow'):
+         mock.patch.object(program.devices, 'configure_tensorflow'):
       with self.assertRaisesRegex(errors.UserError, '^--num_environments=4097: want at most 4096 in a process of a '):
         _main('--level_name=catch', '--job_name=actor', '--learner_addresses=a:1', '--num_environments=4097')
     host.assert_not_called()
@@ -194,7 +194,7 @@ class ActorHostTest(parameterized.TestCase):
         15, {'pixels': ('uint8', [72, 96, 3]), 'instruction': ('uint8', [128])}, 4, {})
     with mock.patch.object(program.actor_host, 'ActorHost',
                            side_effect=lambda *_, check, **unused: check(specification)), \
-         mock.patch.object(program.train_loop, 'configure_tensorflow'), \
+         mock.patch.object(program.devices, 'configure_tensorflow'), \
          mock.patch.object(machine, 'memory_bytes', lambda: 24_000_000_000):
       with self.assertRaisesRegex(errors.UserError, f'^--replay_capacity=.*: a full replay of {what}, but the machine '
                                   r'has 24\.0 GB of memory: --replay_capacity=\d+ would fit$'):
@@ -399,7 +399,7 @@ class TestModeTest(parameterized.TestCase):
     del stored['episode_end_on_life_loss'], stored['policy_lag']
     run_directory.write_json(os.path.join(logdir, run_directory.CONFIG), {'flags': stored})
     flags = (f'--mode={mode}', f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
-    with mock.patch.object(program.train_loop, 'configure_tensorflow', side_effect=errors.UserError('it was opened')):
+    with mock.patch.object(program.devices, 'configure_tensorflow', side_effect=errors.UserError('it was opened')):
       with self.assertRaisesRegex(errors.UserError, 'it was opened'):
         _main(*flags)
       with self.assertRaisesRegex(run_directory.RunDirectoryError, '--policy_lag was 0 by default and is 3 now'):

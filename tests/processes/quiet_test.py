@@ -63,8 +63,8 @@ print('a message of ours', file=quiet.screen())
     """kernels_test.py tests what the log says if the user has switched oneDNN off."""
     self._run('''
 quiet.keep_log(log)
-from scalable_agents.training import train_loop
-train_loop.configure_tensorflow()
+from scalable_agents.processes import devices
+devices.configure_tensorflow()
 ''', start='import os\nos.environ.pop("TF_ENABLE_ONEDNN_OPTS", None)\n' + _START)
     self.assertRegex(self._log.read_text(), '(?m)^kernels on the CPU: oneDNN is on; ')
 

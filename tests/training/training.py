@@ -33,6 +33,7 @@ from scalable_agents.launch import preset
 from scalable_agents.launch import preset_flags
 from scalable_agents.launch import program
 from scalable_agents.population import population_config
+from scalable_agents.processes import devices
 from scalable_agents.processes import python_path
 from scalable_agents.processes import run_flags
 from scalable_agents.records import checkpoint
@@ -44,7 +45,6 @@ from scalable_agents.records.settings import free_settings
 from scalable_agents.tests.launch import forked_program
 from scalable_agents.training import definition
 from scalable_agents.training import run_config
-from scalable_agents.training import train_loop
 
 _POLL_SECONDS = 0.05
 _DEADLINE_SECONDS = 300.  # Deadline for everything that takes a few seconds on an idle machine.
@@ -72,7 +72,7 @@ def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
 
 def configure_tensorflow():
   """Configures TensorFlow as the programs do, but without its graph optimiser, Grappler."""
-  train_loop.configure_tensorflow()
+  devices.configure_tensorflow()
   disable_grappler()
 
 
