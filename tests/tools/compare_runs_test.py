@@ -129,6 +129,9 @@ class CompareRunsTest(absltest.TestCase):
   def test_the_interquartile_mean_and_its_interval(self):
     middle, low, high = intervals.interquartile_mean([-100., 1., 2., 3., 4., 5., 6., 100.])
     self.assertAlmostEqual(middle, (2 + 3 + 4 + 5) / 4)  # Without the two smallest and the two largest.
+    for runs in (1, 2, 5):  # However many equal runs there are, the second and the fifth task count half.
+      tasks = intervals.interquartile_mean([[-100., 0., 2., 3., 4., 100.]] * runs)
+      self.assertAlmostEqual(tasks.middle, (0.5 * 0 + 2 + 3 + 0.5 * 4) / 3)
     self.assertBetween(low, -30., middle)
     self.assertBetween(high, middle, 40.)
     values = np.random.RandomState(1).normal(size=40)
