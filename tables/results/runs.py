@@ -23,6 +23,7 @@ from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.tables.results import published
+from scalable_agents.training import run_config
 
 # Settings that all runs have, and one that runs of agents without an off-policy correction do not have.
 _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int}
@@ -41,6 +42,7 @@ AGENTS = ('impala', 'popart_impala')  # The agents with IMPALA's settings.
 _WITHOUT_CORRECTION = (R2D2, A3C, A2C)
 _PAPERS_ACTIONS = 'sampled'  # The paper does not say; the released agent samples.
 _POINTS = 500
+_FREE = run_config.FREE_FLAGS | {'total_environment_frames'}  # A run may be continued with other values of these.
 ROWS = 5_000  # Rows of a metrics.jsonl to read for figures. For a member of a population, only some of them are drawn.
 _Item = TypeVar('_Item')
 _BINARY = re.compile(r'(?:.*[/.])?(\w+)_(?:atari57|dmlab30)(?:\.py)?')
@@ -140,9 +142,8 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] | None 
 def without_copies(runs: Iterable[Run], skip: Callable[[str], None]) -> list[Run]:
   """Returns each run once, because a copy would count as a further seed. `skip` is called with a line for each copy."""
   originals = []
-  for copies in grouped(runs, _content).values():
-    # An excerpt has no checkpoints, and may lack episodes.
-    original = max(copies, key=lambda run: os.path.exists(run_directory.path(run.logdir, run_directory.CHECKPOINTS)))
+  for copies in grouped(runs, _beginning).values():
+    original = max(copies, key=_completeness)
     originals.append(original)
     for run in copies:
       if run is not original:
@@ -150,12 +151,24 @@ def without_copies(runs: Iterable[Run], skip: Callable[[str], None]) -> list[Run
   return originals
 
 
-def _content(run: Run) -> str:
-  """Returns settings, evaluation and the last row of metrics, which has times, as text. Only a copy has the same."""
+def _beginning(run: Run) -> str:
+  """Returns the settings and the first row of metrics, which has times, as text. Only a copy has the same.
+
+  The copy may be of an earlier time of the run, and have another evaluation and other settings that may change then.
+  """
+  fixed = {name: value for name, value in run.flags.items() if name not in _FREE}
   with contextlib.suppress(run_directory.RunDirectoryError):  # The rows may not be wanted.
-    if row := run_rows.last_metrics(run.logdir):
-      return json.dumps([run.agent, run.flags | {'logdir': ''}, run.evaluation, row], sort_keys=True)
+    for row in run_rows.read_metrics(run.logdir, at_most=2)[:1]:
+      return json.dumps([run.agent, fixed, row], sort_keys=True)
   return run.logdir
+
+
+def _completeness(run: Run) -> tuple[bool, int]:
+  """Of a run and its copies, the run has the largest value: an excerpt has no checkpoints, and may lack episodes."""
+  with contextlib.suppress(run_directory.RunDirectoryError):
+    frames = (run_rows.last_metrics(run.logdir) or {}).get('environment_frames', 0)
+    return os.path.exists(run_directory.path(run.logdir, run_directory.CHECKPOINTS)), frames
+  return False, 0
 
 
 def matching(pattern: str) -> list[str]:

@@ -123,9 +123,13 @@ class RunsTest(run_directories.TestCase):
     self.assertEqual([os.path.basename(run.logdir) for run in found], ['c[1]', 'a', 'b'])
 
   def test_a_copy_of_a_run_is_no_further_seed(self):
-    for name, seed in (('a', 1), ('a_too', 1), ('c', 2)):  # The rows of the first two have the same times.
-      run_directories.single_game(self.folder, name, 1.0, seed=seed, curves={'pong': [1., 2.]})
-    run_directories.single_game(self.folder, 'd', 1.0, seed=1, curves={'pong': [1., 3.]})
+    """A copy may have been made before the run's end, and may have been evaluated again."""
+    # The rows of the first two have the same times.
+    for name, seed, score, curve in (('a', 1, 1., [1., 2.]), ('a_too', 1, 1.5, [1., 2.]), ('c', 2, 1., [1., 2.]),
+                                     ('d', 1, 1., [3., 2.])):
+      run_directories.single_game(self.folder, name, score, seed=seed, curves={'pong': curve})
+    rows = pathlib.Path(self.folder, 'a_too', 'metrics.jsonl')
+    rows.write_text(rows.read_text().splitlines(keepends=True)[0])
     skipped = []
     found, faults = runs.read([os.path.join(self.folder, '*')], evaluated=True, skip=skipped.append)
     self.assertEqual(([os.path.basename(run.logdir) for run in found], faults), (['a', 'c', 'd'], []))
