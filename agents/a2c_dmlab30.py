@@ -1,6 +1,7 @@
 """Trains and evaluates batched A2C on all levels of DMLab-30 or on one of them, or on a level of DeepMind Lab.
 
-  scalable-agents a2c_dmlab30 --level_name=rooms_watermaze --logdir=runs/a2c_watermaze
+  scalable-agents a2c_dmlab30 --level_name=rooms_watermaze --reward_transform=abs_one \\
+    --total_environment_frames=1_000_000_000 --logdir=runs/a2c_watermaze
   scalable-agents a2c_dmlab30 --logdir=runs/a2c_watermaze --mode=test
 
 The same --logdir resumes a run. Every hyper-parameter is a flag. The defaults are those of Espeholt et al. 2018: the

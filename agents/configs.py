@@ -125,11 +125,11 @@ class ImpalaConfig(ActorCriticConfig):
       'epsilon or none. IMPALA, section 5.2.2.', choices=('vtrace', 'one_step', 'epsilon', 'none'))
   clip_rho_threshold: float = setting(
       1.0, 'Largest importance weight in the value targets (rho-bar); larger weights are clipped to it. inf for no '
-      'clipping. IMPALA, section 5.2.2. The theory wants at least clip_c_threshold (section 4.1).', at_least=0,
+      'clipping. IMPALA, section 5.2.2. The theory wants at least clip_c_threshold (section 4.1).', more_than=0,
       at_most=math.inf)
   clip_pg_rho_threshold: float = setting(
       1.0, 'Largest importance weight in the policy gradient; larger weights are clipped to it. inf for no clipping. '
-      'IMPALA, section 5.2.2.', at_least=0, at_most=math.inf)
+      'IMPALA, section 5.2.2.', more_than=0, at_most=math.inf)
   clip_c_threshold: float = setting(
       1.0, 'Largest importance weight in the products that carry corrections back in time (c-bar); larger weights are '
       'clipped to it. inf for no clipping. IMPALA, section 5.2.2.', at_least=0, at_most=math.inf)
@@ -421,8 +421,6 @@ class LaserConfig(PopArtImpalaConfig):
 def validate_laser(config: LaserConfig) -> None:
   """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
   validate_impala(config)
-  if not config.clip_rho_threshold:
-    raise ValueError('--clip_rho_threshold=0: want more than 0, because with 0 nothing would be learned')
   if not config.learn_online and not config.replay_share:
     raise ValueError('--nolearn_online: want a --replay_share above 0, because without a replay nothing would be '
                      'learned')

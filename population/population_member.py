@@ -11,6 +11,7 @@ another member. population/population_directory.py has the files, and population
 from collections.abc import Callable, Mapping, Sequence
 import json
 import os
+from typing import cast
 
 from absl import logging
 import numpy as np
@@ -47,7 +48,7 @@ class Member(tf.train.experimental.PythonState):
     self._levels = tuple(levels)
     self._seed = seed
     self._directory = directory
-    self._index = population_directory.member_index(directory.logdir)
+    self._index = cast(int, population_directory.member_index(directory.logdir))
     self._snapshots = self._checkpointer(directory.path)
     self._measurements = 0  # Number of measurements of its fitness.
     self._fitness = None
@@ -126,7 +127,7 @@ class Member(tf.train.experimental.PythonState):
 
   def _evolve(self, environment_frames: int, fitness: float):
     """Makes a step of evolution: exploits, then explores."""
-    random = np.random.RandomState([self._seed, self._measurements])
+    random = np.random.RandomState([self._seed, self._index, self._measurements])
     others = self._others()
     partner = pbt.partner(sorted(others), random)
     copied_frames = None

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import zlib
 
 _PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'tensorflow')
 
@@ -18,12 +19,16 @@ def installed() -> dict[str, str | None]:
 
 
 def commit() -> str:
-  """Returns the commit of this checkout, with a + if files differ from it; '' outside of a checkout."""
+  """Returns the commit of this checkout, and after a + a checksum of how files differ from it, if they do.
+
+  Outside of a checkout, returns ''.
+  """
   root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
   checkout = _git(root, 'rev-parse', '--show-toplevel')
   if not checkout or os.path.realpath(checkout) != root:  # An installed package may lie inside of another checkout.
     return ''
-  return _git(root, 'describe', '--always', '--dirty=+', '--exclude=*')
+  named = _git(root, 'describe', '--always', '--dirty=+', '--exclude=*')
+  return named + (f'{zlib.crc32(_git(root, "diff", "HEAD").encode()):08x}' if named.endswith('+') else '')
 
 
 def _git(folder, *arguments):

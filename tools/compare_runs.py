@@ -177,6 +177,9 @@ def main():
   _write_points(groups, config.metric, points)
   _draw(groups, config.metric, picture)
   print(f'wrote {points} and {picture}', flush=True)
+  for run in (run for runs in groups.values() for run in runs):
+    if run.frames[-1] < (wanted := run.settings.get('total_environment_frames', 0)):
+      print(f'not finished: {run.logdir}: {run.frames[-1]:,.0f} of {wanted:,} frames', file=sys.stderr)
   lines = [f'{config.metric}: interquartile mean of the runs and its 95 % interval']
   for name, runs in groups.items():
     lines.append(f'{name}\n  {len(runs)} {"run" if len(runs) == 1 else "runs"}; '

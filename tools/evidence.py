@@ -250,6 +250,7 @@ def main():
   chosen = [name.strip() for name in config.papers.split(',')]
   if unknown := [name for name in chosen if name not in PAPERS]:
     raise errors.UserError(f'--papers={config.papers}: unknown: {", ".join(unknown)}: want some of {", ".join(PAPERS)}')
+  chosen = [name for name in PAPERS if name in chosen]  # Once each; the order says nothing.
   if config.broken_with and 'laser' in chosen:
     raise errors.UserError(f'--broken_with={config.broken_with}: runs of laser have no flags: leave it out of --papers')
   needed = [*_PACKAGES, *(_PACKAGES_OF_TASKS if 'r2d2' in chosen else [])]

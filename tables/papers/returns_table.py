@@ -16,6 +16,7 @@ import numpy as np
 from scalable_agents.environments import registry
 from scalable_agents.environments import scores
 from scalable_agents.records import errors
+from scalable_agents.tables.papers import laser_sweeps
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.papers import r2d2_tables
 from scalable_agents.tables.results import intervals
@@ -32,11 +33,13 @@ _NOTES = (
     "Human-normalised: 0 % is a random policy, 100 % a human. It is that of the line's last return.",
     'IQM: interquartile mean of the human-normalised scores of all levels, in %, with a 95 % interval from a bootstrap '
     'over the seeds (Agarwal et al. 2021). Each level has as many seeds as the level with the fewest.',
-    "The paper's scores are those of evaluations after its number of frames. Rows of PopArt-IMPALA have IMPALA's.")
+    "The paper's scores are those of evaluations after its number of frames, and LASER's are training returns. Rows of "
+    "PopArt-IMPALA have IMPALA's.")
 _OTHERS = (
     "Dopamine: DQN and Rainbow of Castro et al. 2018, five runs each, from Dopamine's repository. Their games have "
     'sticky actions, and 1 % of their actions are random. A return is the mean of all episodes that ended in the last '
     'million frames.')
+_NO_EPISODES = 'no training episodes; an excerpt needs --returns_every'
 _MILLION = 1_000_000
 
 
@@ -62,8 +65,16 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
     raise errors.UserError(f'{runs[0].logdir}: has no metrics yet')
   if longest < every:
     raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
+  without = [run.logdir for run in runs if not read[run.logdir].of_levels]
+  runs = [run for run in runs if run.logdir not in without]
+  if not runs:
+    raise errors.UserError(f'{without[0]}: {_NO_EPISODES}')
   marks = range(every, longest + 1, every)
-  lines = {name: _line(of_line, read, marks) for name, of_line in _by_name(runs, read).items()}
+  chosen = {name: _longest(of_line, read, every) for name, of_line in _by_name(runs, read).items()}
+  lines = {name: _line(of_line, read, marks) for name, (of_line, _) in chosen.items()}
+  left_out = [f'{logdir}: {_NO_EPISODES}' for logdir in without] + [
+      f'{run.logdir}: other seeds have more frames' for _, shorter in chosen.values() for run in shorter]
+  notes = [f'Not in the table: {"; ".join(left_out)}.'] if left_out else []
   levels = dict.fromkeys(level for line in lines.values() for level in line.of_levels)
   others = _of_others(levels, marks)
   lines |= others
@@ -71,7 +82,16 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
   rows += [row for name, line in lines.items() if (row := _summary(name, line))]
   return layout.Table(
       'Training returns', ['level', 'agent', 'seeds', *map(results.short, marks), 'human-normalised (%)', 'paper'],
-      rows, (*_NOTES, _OTHERS) if others else _NOTES)
+      rows, (*_NOTES, *([_OTHERS] if others else []), *notes))
+
+
+def _longest(runs: Sequence[runs_lib.Run], read: Mapping[str, training_returns.Returns],
+             every: int) -> tuple[list[runs_lib.Run], list[runs_lib.Run]]:
+  """Splits the runs of a line: those with the most returns on their level, and those that are still behind."""
+  numbers = {run.logdir: read[run.logdir].frames_per_level // every for run in runs}
+  most = {level: max(numbers[run.logdir] for run in of_level) for level, of_level in runs_lib.by_level(runs).items()}
+  behind = [run for run in runs if numbers[run.logdir] < most[run.flags['level_name']]]
+  return [run for run in runs if run not in behind], behind
 
 
 def _by_name(runs: Sequence[runs_lib.Run],
@@ -123,12 +143,22 @@ def _row(level: str, name: str, line: _Line) -> list[str | layout.Number]:
 def _paper(level: str, run: runs_lib.Run) -> str:
   """Returns the final score of a paper's agent with this correction and network, and its number of frames."""
   for paper, agent_of in ((published.IMPALA, runs_lib.agent_of), (r2d2_published.PAPER, r2d2_tables.agent_of),
-                          (laser_published.PAPER, runs_lib.agent_of)):
+                          (laser_published.PAPER, _agent_of_laser)):
     agent = agent_of(run, paper.agents)
     score = agent and paper.level_scores.get(agent.suite, {}).get(agent.name, {}).get(registry.test_level(level))
     if agent and score is not None:
       return f'{score:g} ({agent.name}, {results.short(agent.frames)})'
   return layout.MISSING
+
+
+def _agent_of_laser(run: runs_lib.Run, agents: Sequence[published.Agent]) -> published.Agent | None:
+  """Returns LASER's agent in the paper with this replay and network; of several, the one of the run's length."""
+  named = {True: (laser_published.SHARED_50M, laser_published.SHARED_200M), False: (laser_published.SINGLE_200M,)}
+  wanted = named[laser_sweeps.is_shared(run)]
+  if not runs_lib.agent_of(run, agents):
+    return None
+  ours = [laser_published.AGENTS[name] for name in wanted]
+  return min(ours, key=lambda agent: abs(agent.frames - run.flags['total_environment_frames']))
 
 
 def _summary(name: str, line: _Line) -> list[str | layout.Number] | None:

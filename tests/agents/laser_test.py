@@ -90,8 +90,6 @@ class ConfigTest(parameterized.TestCase):
        'at least one of each, for example with a larger --batch_size'),
       (dict(replay_share=0.95), '--replay_share=0.95: a batch of 8 unrolls would have 0 new and 8 replayed ones: want '
        'at least one of each, for example with a larger --batch_size'),
-      (dict(clip_rho_threshold=0.), '--clip_rho_threshold=0: want more than 0, because with 0 nothing '
-       'would be learned'),
       (dict(replay_minimum_size=51, replay_capacity=101),
        '--replay_minimum_size=51: want at most half of --replay_capacity=101'),
       (dict(learn_online=False, replay_share=0.), '--nolearn_online: want a --replay_share above 0, because '

@@ -69,7 +69,7 @@ class MemberTest(parameterized.TestCase):
     return os.path.join(self.folder, population_directory.member_name(index))
 
   def _member(self, index, levels=('catch',), initial_frames=0, size=3, num_learners=1, agent=impala.IMPALA,
-              **settings):
+              members_seed=None, **settings):
     """Returns a member and its learner. All its variables differ from those of other members."""
     os.makedirs(self._logdir(index), exist_ok=True)
     settings = {'learning_rate': 0.1 * (index + 1), 'entropy_cost': 0.01 * (index + 1), 'seed': index} | settings
@@ -82,7 +82,8 @@ class MemberTest(parameterized.TestCase):
       variable.assign(variable + 10. * index)
     population = population_config.PopulationConfig(size, _PATIENCE, initial_frames)
     directory = self.enterContext(run_directory.Run(self._logdir(index)))
-    member = population_member.Member(learner, self.reports.append, population, levels, index, directory)
+    member = population_member.Member(learner, self.reports.append, population, levels,
+                                      index if members_seed is None else members_seed, directory)
     return member, learner
 
   def _play(self, member, frames, mean_return, episodes=_PATIENCE):
@@ -127,6 +128,13 @@ class MemberTest(parameterized.TestCase):
     self.assertEqual(population_directory.read_fitness(self._logdir(1)).environment_frames, 900)
     self._play(member, 1000, 0.0)
     self.assertLen(self._evolutions(1), 1)
+
+  def test_members_with_one_seed_explore_differently(self):
+    drawn = []
+    with absltest.mock.patch.object(pbt, 'explore', lambda values, random: drawn.append(random.rand()) or values):
+      for index in range(3):
+        self._play(self._member(index, members_seed=7)[0], 100, 1.0)
+    self.assertLen(set(drawn), 3)
 
   @parameterized.parameters((1, {}), (2, {}), (1, _POPART), (2, _POPART))
   def test_one_that_is_better_by_more_than_5_points_is_copied(self, num_learners, agent):
@@ -174,7 +182,7 @@ class MemberTest(parameterized.TestCase):
 
   @parameterized.parameters(1, 2)
   def test_alone_it_explores(self, num_learners):
-    member, learner = self._member(0, clip_gradient_norm=20., num_learners=num_learners)
+    member, learner = self._member(0, clip_gradient_norm=20., num_learners=num_learners, members_seed=4)
     start = _hyper_parameters(learner)
     self.assertEqual(set(start), {'learning_rate', 'entropy_cost', 'rmsprop_epsilon', 'clip_gradient_norm'})
     for evolution in range(20):

@@ -115,8 +115,12 @@ class OpenRunTest(parameterized.TestCase):
       run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
       written = run_directory.read_config(self._logdir)['versions']['scalable_agents']
       self.assertRegex(written, '^[0-9a-f]{7,}$')
-      root.create_file('records/package_versions.py', content='x = 1')
-      self.assertEqual(package_versions.commit(), written + '+')
+      changed = []
+      for content in ('x = 1', 'x = 2'):
+        root.create_file('records/package_versions.py', content=content)
+        changed.append(package_versions.commit())
+        self.assertRegex(changed[-1], f'^{written}[+][0-9a-f]{{8}}$')
+      self.assertLen(set(changed), 2)  # Results of one are not those of the other.
     # A package that is installed inside of that checkout is not part of it.
     installed = root.create_file('.venv/scalable_agents/records/package_versions.py').full_path
     with absltest.mock.patch.object(package_versions, '__file__', installed):

@@ -48,6 +48,12 @@ class CompareRunsTest(absltest.TestCase):
       compare_runs.main()
     return output, screen.getvalue()
 
+  def test_a_run_that_goes_on_is_named(self):
+    for seed, returns in enumerate(([0., 1.], [0.])):
+      run = self._run(f'run_{seed}', returns, seed=seed, total_environment_frames=200)
+    self._compare()
+    self.assertEqual(self.skipped.getvalue(), f'not finished: {run}: 100 of 200 frames\n')
+
   def test_runs_that_differ_only_in_their_seeds_are_a_group(self):
     for seed in range(3):
       self._run(f'a{seed}', [0., seed, seed / 2], seed=seed, learning_rate=0.1, num_environments=seed)

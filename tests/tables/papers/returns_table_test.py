@@ -60,11 +60,15 @@ class ReturnsTableTest(run_directories.TestCase):
     row, = self._rows()
     self.assertEqual((row['seeds'], row['1K']), ('1', '-3.00'))
 
-  def test_after_the_shortest_run_a_line_is_empty(self):
+  def test_a_run_that_is_behind_the_other_seeds_is_left_out_and_named(self):
     self._run('long', [1.] * 10, frames=1_500)
     self._run('short', [3.] * 10, seed=2)
-    row, = self._rows()
-    self.assertEqual((row['1K'], row['1.5K']), ('2.00', '–'))
+    self._run('other', [5.] * 10, level='breakout')
+    rows = self._rows()
+    self.assertEqual([(row['level'], row['seeds'], row['1K'], row['1.5K']) for row in rows[:2]],
+                     [('pong', '1', '1.00', '1.00'), ('breakout', '1', '5.00', '–')])
+    self.assertIn(f'Not in the table: {self.folder}/short: other seeds have more frames.',
+                  returns_table.table(self.read(), 500).notes)
     with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1500, the frames of '):
       self._rows(every=2_000)
 
@@ -121,6 +125,24 @@ class ReturnsTableTest(run_directories.TestCase):
       self._run(f'run_{seed}', [1.] * 10, agent='laser', seed=seed, shared_replay=f'127.0.0.1:4000{seed}')
     row, = self._rows()
     self.assertEqual((row['agent'], row['seeds']), ('LASER', '2'))
+
+  def test_a_run_without_episodes_is_left_out_and_named(self):
+    self._run('run', [1.] * 10)
+    self._run('excerpt', [], seed=2, curves={'pong': [1., 2.]})
+    row, = self._rows()
+    self.assertEqual(row['seeds'], '1')
+    fault = f'{self.folder}/excerpt: no training episodes; an excerpt needs --returns_every'
+    self.assertIn(f'Not in the table: {fault}.', returns_table.table(self.read(), 500).notes)
+    excerpt = [run for run in self.read() if run.flags['seed'] == 2]
+    with self.assertRaisesRegex(errors.UserError, f'^{fault}$'):
+      returns_table.table(excerpt, 500)
+
+  def test_the_papers_scores_of_laser(self):
+    for name, frames, shared in (('own', 200_000_000, ''), ('shared', 200_000_000, 'host:1'),
+                                 ('short', 50_000_000, 'host:1')):
+      self._run(name, [1.] * 10, agent='laser', torso='deep_4x', total_environment_frames=frames, shared_replay=shared)
+    self.assertCountEqual([row['paper'].partition(' ')[2] for row in self._rows()], [
+        '(LASER, no sweep, 200M, 200M)', '(LASER, shared replay, 200M, 200M)', '(LASER, shared replay, 50M, 50M)'])
 
   def test_runs_of_other_lengths_are_apart(self):
     """The learning rate decays over the frames of a run."""
