@@ -157,6 +157,7 @@ class RemoteLearner:
     """Connects, exchanges heartbeats, and reconnects, until the run ends or this object is closed."""
     heard = said = time.monotonic()
     saves = False  # Whether the learner saves at the end of the run.
+    is_withdrawn = False
     while not self._stop.is_set():
       before = self._connection
       try:
@@ -165,6 +166,9 @@ class RemoteLearner:
           self._report_leaving()
           return self._on_end()
         saves = greeting['saving']
+        if is_withdrawn and self._connection:
+          self._connection.latest_version = -1  # The relay gets its parameters again, even if they are the same.
+          is_withdrawn = False
         if before is not self._connection and (before or said != heard):
           self._say(f'connected to the learner at {self._address}' + (f' again ({before.failure})' if before else ''))
         elif said != heard:
@@ -174,6 +178,7 @@ class RemoteLearner:
         saves = False
         if self._relay_port:
           self._relay_port.withdraw()
+          is_withdrawn = True
         now = time.monotonic()
         if now - said >= (_FIRST_MESSAGE_SECONDS if said == heard else _LATER_MESSAGES_SECONDS):
           said = now

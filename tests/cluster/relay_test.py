@@ -1,6 +1,7 @@
 """A relay serves the parameters that it fetches, and the hosts behind it use the learner whenever it does not."""
 
 from concurrent import futures
+import functools
 import os
 import signal
 import threading
@@ -114,6 +115,11 @@ class RelayTest(remote_learner_testing.TestCase):
       remote = self.connected(self.learners_port, parameters_from=f'localhost:{self.relays_port}')
       self.wait_until_said(f'parameters come from the relay at localhost:{self.relays_port}')
       self._wait_until_relayed(remote)
+      fetch = functools.partial(remote._relay.fetch, remote._connection.greeting['incarnation'], -1)
+      self.learner.freeze()
+      waiting.wait_until(lambda: not fetch())
+      self.learner.thaw()
+      waiting.wait_until(fetch)  # Although the learner has no new parameters.
     self._check_new_parameters_arrive(remote, self.learner)
 
   def test_two_relays_at_one_port(self):
