@@ -3,6 +3,7 @@
 import fnmatch
 import json
 import os
+import zlib
 
 from absl.testing import parameterized
 
@@ -82,10 +83,12 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
         'protocol': {'num_episodes': episodes, 'environment_frames': frames} | (protocol or {})})
   if curves is not None:
     points = max(map(len, curves.values()))
+    megabytes = zlib.crc32(name.encode())  # Two runs do not have the same rows.
     with open(os.path.join(logdir, 'metrics.jsonl'), 'w', encoding='utf-8') as stream:
       for point in range(points):
         returns = {f'episode_return/{level}': curve[point] for level, curve in curves.items()}
         row = {'environment_frames': frames * (point + 1) // points, 'wall_seconds': 60. * point,
+               'memory_megabytes': megabytes,
                'episode_return': None if None in returns.values() else sum(returns.values()) / len(returns), **returns,
                **{metric: values[point] for metric, values in (more or {}).items()}}
         stream.write(json.dumps(row) + '\n')

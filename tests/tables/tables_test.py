@@ -205,7 +205,7 @@ class TablesTest(parameterized.TestCase):
     for index in range(2):
       logdir = run_directories.make(
           self.runs, f'population/member_0{index}', binary='popart_impala_atari57', value_normalization='popart',
-          level_name='pong', population_size=2, curves={'pong': [1. + index, 2.]},
+          level_name='pong', population_size=2, curves={'pong': [1., 2. + index]},
           more={'popart/mean/pong': [0., 1.], 'popart/scale/pong': [1., 1.]})
       population_directory.write_fitness(logdir, population_directory.Fitness(1000, index, {'learning_rate': 6e-4}))
     _, written = self._run('popart_impala', runs=f'{self.runs}/population/*', figures=True)

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -124,12 +125,12 @@ class RunsTest(run_directories.TestCase):
 
   def test_a_copy_of_a_run_is_no_further_seed(self):
     """A copy may have been made before the run's end, and may have been evaluated again."""
-    # The rows of the first two have the same times.
-    for name, seed, score, curve in (('a', 1, 1., [1., 2.]), ('a_too', 1, 1.5, [1., 2.]), ('c', 2, 1., [1., 2.]),
-                                     ('d', 1, 1., [3., 2.])):
-      run_directories.single_game(self.folder, name, score, seed=seed, curves={'pong': curve})
-    rows = pathlib.Path(self.folder, 'a_too', 'metrics.jsonl')
-    rows.write_text(rows.read_text().splitlines(keepends=True)[0])
+    for name, seed in (('a', 1), ('c', 2), ('d', 1)):
+      run_directories.single_game(self.folder, name, 1.0, seed=seed, curves={'pong': [1., 2.]})
+    copy = pathlib.Path(self.folder, 'a_too')
+    shutil.copytree(os.path.join(self.folder, 'a'), copy)
+    (copy / 'metrics.jsonl').write_text((copy / 'metrics.jsonl').read_text().splitlines(keepends=True)[0])
+    (copy / 'evaluation.json').write_text((copy / 'evaluation.json').read_text().replace('1.0', '1.5'))
     skipped = []
     found, faults = runs.read([os.path.join(self.folder, '*')], evaluated=True, skip=skipped.append)
     self.assertEqual(([os.path.basename(run.logdir) for run in found], faults), (['a', 'c', 'd'], []))
