@@ -159,7 +159,7 @@ class MessagesTest(parameterized.TestCase):
       ('rmsprop_decay', 0.99999999999, 'a number of at least 0 and less than 1; in float32 this is 1'),
       ('learning_rate', 1e39, 'a finite number of at least 0; in float32 this is inf'),
       ('clip_gradient_norm', 1e-300, 'a finite number of at least 0; in float32 this is 0'),
-      ('clip_rho_threshold', -1.0, 'a number of at least 0, or inf'),
+      ('clip_c_threshold', -1.0, 'a number of at least 0, or inf'),
       ('discount', 1.5, 'a number from 0 to 1'),
       ('use_lstm', 1, 'true or false'),
       ('level_name', ['pong'], 'text in UTF-8'))
