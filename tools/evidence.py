@@ -179,10 +179,11 @@ def judge(claim: Claim, first: Sequence[float], second: Sequence[float]) -> Verd
   """Returns whether a claim holds for the scores of the same seeds, [seeds] each."""
   from scipy import stats  # An installation may lack it; `main` says so.
   differences = np.subtract(first, second)
-  difference, low, high = intervals.interquartile_mean(differences)
+  difference = intervals.middle_half(differences)
   if not claim.margin:
     p = float(stats.mannwhitneyu(first, second, alternative='greater').pvalue)
     return Verdict(p < _LARGEST_P, difference, 'p < 0.001' if p < 0.001 else f'p = {p:.3f}')
+  _, low, high = intervals.interquartile_mean(differences)
   return Verdict(max(-low, high) < claim.margin, difference, f'from {low:+.3f} to {high:+.3f}')
 
 

@@ -27,6 +27,13 @@ class Interval(NamedTuple):
   high: float
 
 
+def middle_half(values: Sequence[float] | np.ndarray) -> float:
+  """Returns the mean of the middle half of all values, of any shape. Raises errors.UserError without rliable."""
+  with _rliable():
+    from rliable import metrics
+  return float(metrics.aggregate_iqm(np.repeat(values, 4, axis=-1)))  # A quarter of these is a whole number.
+
+
 def interquartile_mean(values: Sequence[float] | np.ndarray) -> Interval:
   """Returns the mean of the middle half of all values, and its interval. Resampling keeps the tasks.
 
@@ -39,24 +46,26 @@ def interquartile_mean(values: Sequence[float] | np.ndarray) -> Interval:
   of_tasks = of_tasks.reshape(len(of_tasks), -1)
   if of_tasks.size == 1:
     return Interval(float(of_tasks[0, 0]), np.nan, np.nan)
-  try:
-    from rliable import library
-    from rliable import metrics
-  except ImportError as error:
-    raise errors.UserError(f'the table of several runs needs rliable ({error}): {sys.executable} -m pip install '
-                           f'{_RLIABLE}') from error
-
-  def middle_half(of_runs):
-    return metrics.aggregate_iqm(np.repeat(of_runs, 4, axis=-1))  # A quarter of these is a whole number.
-
   if len(of_tasks) == 1:
-    return Interval(float(middle_half(of_tasks)), np.nan, np.nan)
+    return Interval(middle_half(of_tasks), np.nan, np.nan)
+  with _rliable():
+    from rliable import library
   logging.set_verbosity(logging.WARNING)  # rliable writes a line for each estimate.
   with warnings.catch_warnings(), _numpy_seed(0):  # rliable 1.2.0 does not use its argument random_state.
     warnings.simplefilter('ignore', FutureWarning)  # rliable calls its own library in an outdated way.
     points, intervals = library.get_interval_estimates(
         {'': of_tasks}, lambda of_runs: np.array([middle_half(of_runs)]), reps=_RESAMPLES)
   return Interval(float(points[''][0]), *map(float, intervals[''][:, 0]))
+
+
+@contextlib.contextmanager
+def _rliable() -> Iterator[None]:
+  """In this context, a failed import of rliable is a UserError that says how to install it."""
+  try:
+    yield
+  except ImportError as error:
+    raise errors.UserError(f'the table of several runs needs rliable ({error}): {sys.executable} -m pip install '
+                           f'{_RLIABLE}') from error
 
 
 @contextlib.contextmanager
