@@ -6,8 +6,8 @@ from scalable_agents import moved_modules as moved_modules  # Old names of modul
 
 
 def __getattr__(name: str):
-  """Imports the Python interface when it is used, because it needs TensorFlow: `load` and `train`."""
-  if name in ('load', 'train'):
+  """Imports the Python interface when it is used, because it needs TensorFlow."""
+  if name in ('load', 'train', 'TrainingError'):
     import importlib
     return getattr(importlib.import_module('scalable_agents.agents.python_api'), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -26,7 +26,8 @@ class ActorFrames:
 
     Args:
       observation: name -> [n, ...], with the newest frame of each stack, [n, ..., C].
-      number: [n] int64, an actor's number in its host plus 1, all different; 0 for padding.
+      number: [n] int64, an actor's number in its host plus 1; 0 for padding. All are different, except if a worker was
+        replaced while its last steps waited: the frames of that actor's stack may then be of the environment before.
       done: [n] bool; the frame starts an episode, so the earlier frames of its stack become zeros.
     Returns:
       The observation with whole stacks, [n, ..., k C].

@@ -235,10 +235,10 @@ class ActorPool:
       self._starting[worker] = mmap.mmap(running.memory, shared_memory.HEADER_BYTES, prot=mmap.PROT_READ)
     # The environments form two groups: the worker steps one while the policy computes actions for the other.
     groups = [2 * slot // len(actor_ids) for slot in range(len(actor_ids))]
+    self._started_at[worker] = time.monotonic()  # Before it can fail.
     with tf.device('/CPU:0'):
       ops.actor_pool_attach(self._handle, worker, running.connection.fileno(), running.memory, actor_ids,
                             [self._level_ids[actor] for actor in actor_ids], groups)
-    self._started_at[worker] = time.monotonic()
 
   def _watch(self):
     """Has workers that fail replaced, until the pool is closed. A worker that takes long does not hold up others."""

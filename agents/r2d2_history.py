@@ -29,6 +29,7 @@ from scalable_agents.actor import actor_host
 from scalable_agents.agents import configs
 from scalable_agents.agents import python_api
 from scalable_agents.agents import r2d2
+from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
 from scalable_agents.networks import networks
@@ -58,6 +59,10 @@ class HistoryConfig:
       'auto', 'Number of environments that are stepped in parallel. auto: as many as episodes, at most 32 per core.',
       at_least=1, at_most=settings.MAX_ENVIRONMENTS)
   epsilon: float = setting(0.001, 'Probability of a random action.', at_least=0, at_most=1)
+  dataset_path: str = setting('', 'The images that two levels of DeepMind Lab need, or dummy; see r2d2_dmlab30. '
+                              'Default: those of the training, if they are still there.')
+  renderer: str = setting('software', "DeepMind Lab's renderer: software, or hardware, which needs EGL.",
+                          choices=dmlab.RENDERERS)
 
 
 def validate(config: HistoryConfig) -> None:
@@ -154,27 +159,28 @@ def main():
   """Plays, and writes and prints the results."""
   config = run_flags.config_from_flags(HistoryConfig, validate)
   config = dataclasses.replace(config, logdir=run_flags.user_path(config.logdir))
-  run, stored = python_api.read(config.logdir), run_directory.read_config(config.logdir)
-  if run.agent.name != r2d2.R2D2.name or not run.config.use_lstm:
+  trained = python_api.read(config.logdir, dataset_path=config.dataset_path, renderer=config.renderer)
+  settings_of_run = run_directory.read_config(config.logdir)['flags']
+  if trained.agent.name != r2d2.R2D2.name or not trained.config.use_lstm:
     raise errors.UserError(f'{config.logdir}: want the run of an R2D2 agent with an LSTM')
   with errors.of_user(ValueError):  # From here, because a message of a worker has a traceback.
-    for level in run.levels:
-      registry.check_settings(level, run.protocol)
-  with run_directory.open_evaluation(config.logdir, stored['flags'], (), r2d2.R2D2.name) as directory:
+    for level in trained.levels:
+      registry.check_settings(level, trained.protocol)
+  with run_directory.open_evaluation(config.logdir, settings_of_run, (), r2d2.R2D2.name) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
-    devices.configure_tensorflow(stored['flags'].get('tf32', True))
+    devices.configure_tensorflow(settings_of_run.get('tf32', True))
     print(devices.describe(acts=devices.choose()), file=quiet.screen(), flush=True)
     loaded = evaluation.load(directory.path, directory.logdir)  # Once: the run may go on and save another one.
     results = {}
-    for level_id, level in enumerate(registry.expand(run.config.level_name)):
-      results[level] = {str(history): evaluate(config, run, level_id, history, loaded, directory.logdir)
+    for level_id, level in enumerate(registry.expand(trained.config.level_name)):
+      results[level] = {str(history): evaluate(config, trained, level_id, history, loaded, directory.logdir)
                         for history in histories_of(config)}
       print(report(level, results[level]), flush=True)
     directory.check_in_place()
     run_directory.write_json(run_directory.path(directory.path, RESULTS), results)
 
 
-def evaluate(config: HistoryConfig, stored: python_api.StoredRun, level_id: int, history: float,
+def evaluate(config: HistoryConfig, trained: python_api.StoredRun, level_id: int, history: float,
              loaded: checkpoint.Loaded, logdir: str) -> dict[str, Any]:
   """Plays the episodes of one level with one history, with the parameters of the checkpoint in `loaded`.
 
@@ -186,18 +192,18 @@ def evaluate(config: HistoryConfig, stored: python_api.StoredRun, level_id: int,
     environments = min(config.num_episodes, 32 * machine.num_cores())
   run = run_config.RunConfig(logdir=config.logdir, mode='test', test_num_episodes=config.num_episodes,
                              num_environments=min(environments, config.num_episodes),
-                             environment_timeout_seconds=stored.timeout_seconds)
+                             environment_timeout_seconds=trained.timeout_seconds)
   agents = []
 
   def make_restricted():
-    agents.append(RestrictedAgent(cast(r2d2.Agent, make_agent()), stored.config, history))
+    agents.append(RestrictedAgent(cast(r2d2.Agent, make_agent()), trained.config, history))
     return agents[-1]
 
   screen = quiet.screen()
-  seed = evaluation.seed_of(stored.config.seed)
+  seed = evaluation.seed_of(trained.config.seed)
   with evaluation.explaining(logdir, loaded), contextlib.closing(
-      actor_host.ActorHost(stored.levels, stored.protocol, run, seed, screen, played=[level_id])) as host:
-    make_agent = r2d2.R2D2.maker(host, stored.levels, stored.config)
+      actor_host.ActorHost(trained.levels, trained.protocol, run, seed, screen, played=[level_id])) as host:
+    make_agent = r2d2.R2D2.maker(host, trained.levels, trained.config)
     evaluator = evaluation.play(evaluation.restore(make_agent, loaded, host.device), make_restricted,
                                 acting.Selection(acting.EPSILON, config.epsilon), host, run, screen, lambda _: None)
   returns = [episode.episode_return for episode in evaluator.episodes(level_id)]

@@ -6,6 +6,7 @@ import platform
 import subprocess
 import zlib
 
+_ERRORS = 'surrogateescape'  # A file may have another encoding than UTF-8.
 _PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'tensorflow')
 
 
@@ -28,7 +29,10 @@ def commit() -> str:
   if not checkout or os.path.realpath(checkout) != root:  # An installed package may lie inside of another checkout.
     return ''
   named = _git(root, 'describe', '--always', '--dirty=+', '--exclude=*')
-  return named + (f'{zlib.crc32(_git(root, "diff", "HEAD").encode()):08x}' if named.endswith('+') else '')
+  if not named.endswith('+'):
+    return named
+  difference = _git(root, 'diff', '--no-ext-diff', '--no-textconv', 'HEAD')  # Without programs that the user configured.
+  return named + f'{zlib.crc32(difference.encode(errors=_ERRORS)):08x}'
 
 
 def _git(folder, *arguments):
@@ -36,8 +40,8 @@ def _git(folder, *arguments):
   # Within a hook of git, GIT_DIR names the hook's repository.
   environment = {name: value for name, value in os.environ.items() if not name.startswith('GIT_')}
   try:
-    return subprocess.run(['git', '--no-optional-locks', '-C', folder, *arguments], env=environment, text=True,
-                          stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout.strip()
+    return subprocess.run(['git', '--no-optional-locks', '-C', folder, *arguments], env=environment, encoding='utf-8',
+                          errors=_ERRORS, stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout.strip()
   except OSError:
     return ''
 

@@ -127,7 +127,7 @@ class Cluster:
                        ('it is started again' if len(self._learners) == 1 else 'all learners are started again'))
     for learner in self._learners:
       learner.start()
-    self._reap(self._actors)
+    self._look_after_actors()
     for actor in self._actors:
       if not actor.process and actor not in self._given_up:  # Perhaps a learner that has saved told it of the end.
         actor.start()

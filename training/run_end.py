@@ -8,7 +8,7 @@ import time
 from scalable_agents.processes import stop_signals
 
 UPDATE_PATIENCE_SECONDS = 3.  # The least time that Ctrl-C waits for the current update.
-_IDLE_PATIENCE_SECONDS = 20.  # The same without an update: for a call to a shared replay, or for the disk.
+_IDLE_PATIENCE_SECONDS = 120.  # The same without an update: for a call to a shared replay, or for the disk.
 _PATIENCE_UPDATES = 3.        # It waits for this many times the longest update so far, if that is longer.
 _SIGNAL_CHECK_SECONDS = 0.2
 _AGREEMENT_SECONDS = 60.      # Time that the end waits for an update that all learners make together.
@@ -99,6 +99,30 @@ class RunEnd:
         told = self.signals.count
         self._say(f'waiting up to {limit:.0f} s for {awaited}; a second signal ends at once')
       learner.join(_SIGNAL_CHECK_SECONDS)
+
+  def await_others(self, wait: Callable[[], None]) -> bool:
+    """Calls `wait`, which waits for other learners, and raises its error. Returns False if a signal ends the wait.
+
+    It runs in a thread of its own, because a signal cannot interrupt a collective operation in the main thread.
+    """
+    told, failed = self.signals.count, []
+
+    def call():
+      try:
+        wait()
+      except Exception as error:  # Raised below.
+        failed.append(error)
+
+    waiting = threading.Thread(target=call, name='wait for other learners', daemon=True)
+    waiting.start()
+    waiting.join(UPDATE_PATIENCE_SECONDS)
+    if waiting.is_alive():
+      self._say('waiting until the other learners have saved, too; a signal ends this wait')
+    while waiting.is_alive() and self.signals.count == told:
+      waiting.join(_SIGNAL_CHECK_SECONDS)
+    if failed:
+      raise failed[0]
+    return not waiting.is_alive()
 
   def _await_agreement(self):
     told = self.signals.count

@@ -225,8 +225,8 @@ class Trainer:
     self._host.close()
     if learner.is_alive():  # An update is running, so a checkpoint could hold a half-made update.
       self._log.close_progress()
-      self._log.say('ended during an update; run the same command to continue from the last checkpoint')
-      if port:
+      self._log.say('ended without another checkpoint; run the same command to continue from the last one')
+      if port and not self._together.have_peers:  # Otherwise all learners are started again.
         port.announce_end()
         port.wait_for_farewells()
       with errors.of_user(environment_workers.WorkerError, inference.PolicyError):
@@ -269,8 +269,8 @@ class Trainer:
       failure = error
     if not self._was_complete:  # Otherwise the same checkpoint would be written again, perhaps with a large replay.
       self._saver.save(self._write_last_row)
-    if port:
-      self._together.wait_for_all()  # If one could not save, all are started again, and the actor hosts wait for them.
+    # If a learner could not save, all are started again, and the actor hosts wait for them.
+    if port and self._end.await_others(self._together.wait_for_all):
       port.announce_end()
     self._finish_evaluations()
     self._log.finish_curve()

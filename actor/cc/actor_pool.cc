@@ -70,7 +70,7 @@ ActorPool::Actors ActorPool::MakeActors(int worker, const std::shared_ptr<Enviro
 
 Status ActorPool::CompleteBatch(int64_t id, int64_t version, const std::vector<const char*>& outputs,
                                 const std::vector<const char*>& states) {
-  const Actors actors = batcher_.Take(id);
+  const Actors actors = outputs.empty() ? Actors() : batcher_.Take(id);
   MutexLock lock(mutex_);
   if (closed_) return closed_status_;
   if (actors.empty()) return InvalidArgument("Invalid computation id. Id: " + std::to_string(id));
@@ -252,7 +252,11 @@ void ActorPool::CheckTimeouts(Clock::time_point now) {
     const auto limit = std::chrono::milliseconds(options_.environment_timeout_ms);
     for (size_t worker = 0; worker < workers_.size(); ++worker) {
       Worker& entry = workers_[worker];
-      if (!entry.channel || entry.messages_under_way == 0) continue;
+      if (!entry.channel) continue;
+      if (entry.messages_under_way == 0) {
+        Send({}, &entry);  // If the system had no memory for a message, no answer will come to send it after.
+        continue;
+      }
       const bool at_long_work = entry.channel->at_long_work();
       if (at_long_work) entry.long_work = now;
       const int64_t factor = at_long_work ? options_.long_work_factor : 1;

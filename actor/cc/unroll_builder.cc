@@ -24,13 +24,14 @@ void CopyFrame(const EnvironmentField& field, const char* slot, int index, char*
     memcpy(to, slot + field.offset, field.bytes);
     return;
   }
-  const int64_t unit = field.unit_bytes, stride = field.stack * unit;
+  const int64_t bytes = field.bytes, unit = field.unit_bytes, stride = field.stack * unit;
   const char* frame = slot + field.offset + index * unit;
-  if (unit == 1 && field.stack == 4) {  // Atari. The compiler makes wide instructions of a loop with constant strides.
-    for (int64_t i = 0; i < field.bytes; ++i) to[i] = frame[4 * i];
+  if (unit == 1 && field.stack == 4) {  // Atari.
+    // The compiler makes wide instructions of a loop with constant strides, and a bound that no byte can change.
+    for (int64_t i = 0; i < bytes; ++i) to[i] = frame[4 * i];
     return;
   }
-  for (int64_t i = 0; i < field.bytes; i += unit, frame += stride) memcpy(to + i, frame, unit);
+  for (int64_t i = 0; i < bytes; i += unit, frame += stride) memcpy(to + i, frame, unit);
 }
 
 Decision::Decision(const UnrollLayout& layout)

@@ -16,7 +16,7 @@ class WorkerListener {
   using Clock = std::chrono::steady_clock;
   // Called from the listener's thread if there is something to read from the worker, or if the worker is gone.
   using OnReadable = std::function<void(int worker)>;
-  // Called from the listener's thread every tenth of a second, when no message is waiting.
+  // Called from the listener's thread about every tenth of a second, between messages.
   using OnTick = std::function<void(Clock::time_point now)>;
 
   // Starts the thread. If the operating system does not allow it, Add() returns the error.

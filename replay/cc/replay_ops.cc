@@ -1,4 +1,5 @@
 // TensorFlow ops of the replay of sequences. The public Python interface is replay/sequence_replay.py.
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -209,8 +210,8 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
       return InvalidArgument("minimum_size: want 1 to the capacity of ", options_.capacity, ", got ",
                              limit.minimum_size);
     }
-    if (!(limit.samples_per_insert >= 0)) {
-      return InvalidArgument("samples_per_insert: want at least 0, got ", limit.samples_per_insert);
+    if (!std::isfinite(limit.samples_per_insert) || limit.samples_per_insert < 0) {
+      return InvalidArgument("samples_per_insert: want a finite number of at least 0, got ", limit.samples_per_insert);
     }
     if (limit.samples_per_insert > 0 && !(limit.tolerance >= limit.samples_per_insert)) {
       return InvalidArgument("tolerance: want at least samples_per_insert, which is ", limit.samples_per_insert,

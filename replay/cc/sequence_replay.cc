@@ -17,6 +17,7 @@ constexpr double kSmallestPriority = 1e-6;
 
 // Powers of large priorities must not overflow, nor must the sum of all weights.
 constexpr double kLargestWeight = 1e280;
+constexpr double kSmallestWeight = 1e-280;  // A weight of 0 means that the sequence has no priority.
 
 // A stream is forgotten when this many unrolls of other streams have come since its last one.
 constexpr int64_t kForgottenAfter = 100'000;
@@ -93,7 +94,9 @@ void SequenceReplay::Append(const NewUnroll& unroll, Stream* stream, std::vector
     const int64_t oldest = segment.planner.next_first();
     while (!segment.states.empty() && segment.states.front().first < oldest) segment.states.pop_front();
   }
-  segment.rows.DropBefore(std::max<int64_t>(segment.planner.next_first() - options_.geometry.history, 0));
+  // After a gap the next window may be far, but a lost life may begin one in any row.
+  const int64_t first = std::min(segment.planner.next_first(), segment.rows.num_rows());
+  segment.rows.DropBefore(std::max<int64_t>(first - options_.geometry.history, 0));
   segment.newest.assign(sequences->begin(), sequences->end());
 }
 
@@ -235,7 +238,7 @@ Status SequenceReplay::Update(const std::vector<int64_t>& keys, const std::vecto
       continue;
     }
     const double weight = std::pow(std::max(priorities[i], kSmallestPriority), options_.priority_exponent);
-    SetWeight(Slot(keys[i]), std::min(weight, kLargestWeight));
+    SetWeight(Slot(keys[i]), std::clamp(weight, kSmallestWeight, kLargestWeight));
   }
   return Status();
 }

@@ -75,7 +75,8 @@ class WindowPlanner {
     return false;
   }
 
-  // The first row of the next window. Rows before it, except for `history` rows, are not needed any more.
+  // The first row of the next window, unless an episode begins before it. Rows before both, except for `history` rows,
+  // are not needed any more.
   int64_t next_first() const { return trained_ - geometry_.burn_in; }
 
  private:

@@ -60,15 +60,15 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
   """
   runs = runs_lib.fittest(runs)
   read = {run.logdir: training_returns.read(run) for run in runs}
-  longest = max(episodes.frames_per_level for episodes in read.values())
-  if not longest:
+  if not any(episodes.frames_per_level for episodes in read.values()):
     raise errors.UserError(f'{runs[0].logdir}: has no metrics yet')
-  if longest < every:
-    raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
   without = [run.logdir for run in runs if not read[run.logdir].of_levels]
   runs = [run for run in runs if run.logdir not in without]
   if not runs:
     raise errors.UserError(f'{without[0]}: {_NO_EPISODES}')
+  longest = max(read[run.logdir].frames_per_level for run in runs)
+  if longest < every:
+    raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
   marks = range(every, longest + 1, every)
   chosen = {name: _longest(of_line, read, every) for name, of_line in _by_name(runs, read).items()}
   lines = {name: _line(of_line, read, marks) for name, (of_line, _) in chosen.items()}

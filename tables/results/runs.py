@@ -163,12 +163,13 @@ def _beginning(run: Run) -> str:
   return run.logdir
 
 
-def _completeness(run: Run) -> tuple[bool, int]:
-  """Of a run and its copies, the run has the largest value: an excerpt has no checkpoints, and may lack episodes."""
+def _completeness(run: Run) -> tuple[int, bool]:
+  """Of a run and its copies, the run has the largest value: copies may be of an earlier time, and excerpts have no
+  checkpoints."""
   with contextlib.suppress(run_directory.RunDirectoryError):
     frames = (run_rows.last_metrics(run.logdir) or {}).get('environment_frames', 0)
-    return os.path.exists(run_directory.path(run.logdir, run_directory.CHECKPOINTS)), frames
-  return False, 0
+    return frames, os.path.exists(run_directory.path(run.logdir, run_directory.CHECKPOINTS))
+  return 0, False
 
 
 def matching(pattern: str) -> list[str]:

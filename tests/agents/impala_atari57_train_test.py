@@ -226,7 +226,7 @@ class EndsTest(parameterized.TestCase):
       code, _ = run.end(signal.SIGINT)
       self.assertEqual(code, 0)
       self.assertEmpty(training.still_alive(workers))
-      self.assertEndsWith(run.screen(), '\nended during an update; run the same command to continue from the last '
+      self.assertEndsWith(run.screen(), '\nended without another checkpoint; run the same command to continue from the last '
                                         'checkpoint\n')
 
   def test_a_run_that_was_stopped_goes_on_with_its_workers(self):

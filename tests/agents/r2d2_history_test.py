@@ -163,6 +163,8 @@ class ProgramTest(parameterized.TestCase):
       with self.assertRaisesRegex(errors.UserError, '^psychlab_continuous_recognition: dataset_path: this level needs '
                                   r'the images [^\n]*$'):
         self._main('--logdir=/run')
+      with self.assertRaisesRegex(errors.UserError, '^/run: '):  # There is no such run.
+        self._main('--logdir=/run', '--dataset_path=dummy')
 
 
 if __name__ == '__main__':

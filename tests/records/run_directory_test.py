@@ -116,11 +116,11 @@ class OpenRunTest(parameterized.TestCase):
       written = run_directory.read_config(self._logdir)['versions']['scalable_agents']
       self.assertRegex(written, '^[0-9a-f]{7,}$')
       changed = []
-      for content in ('x = 1', 'x = 2'):
-        root.create_file('records/package_versions.py', content=content)
+      for content in (b'x = 1', b'x = 2', b'x = "caf\xe9"'):  # The last one is not UTF-8.
+        root.create_file('records/package_versions.py', content=content, mode='wb')
         changed.append(package_versions.commit())
         self.assertRegex(changed[-1], f'^{written}[+][0-9a-f]{{8}}$')
-      self.assertLen(set(changed), 2)  # Results of one are not those of the other.
+      self.assertLen(set(changed), 3)  # Results of one are not those of the other.
     # A package that is installed inside of that checkout is not part of it.
     installed = root.create_file('.venv/scalable_agents/records/package_versions.py').full_path
     with absltest.mock.patch.object(package_versions, '__file__', installed):

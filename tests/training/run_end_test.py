@@ -146,6 +146,17 @@ class RunEndTest(absltest.TestCase):
       self._end(have_peers=False).await_update(endless)
     self.assertEmpty(self.said)
 
+  def test_a_signal_ends_the_wait_until_the_others_have_saved(self):
+    end = self._end(have_peers=True)
+    self.assertTrue(end.await_others(lambda: None))
+    with self.assertRaisesRegex(ValueError, '^gone$'):
+      end.await_others(mock.Mock(side_effect=ValueError('gone')))
+    self.assertEmpty(self.said)
+    signal.raise_signal(signal.SIGINT)  # The one that has ended the training.
+    end._say = lambda text: (self.said.append(text), signal.raise_signal(signal.SIGINT))
+    self.assertFalse(end.await_others(threading.Event().wait))
+    self.assertEqual(self.said, ['waiting until the other learners have saved, too; a signal ends this wait'])
+
   def test_with_others_the_update_was_waited_for_already(self):
     end = self._end(have_peers=True)
     learner = threading.Thread(target=threading.Event().wait, daemon=True)

@@ -264,7 +264,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
     with mock.patch.object(run_end, '_AGREEMENT_SECONDS', 0.1):
       with self.assertRaisesRegex(errors.UserError, '^environments fail$'):
         trainer.train()
-    self.assertRegex(self.screen.getvalue(), '(?m)^ended during an update; run the same command to continue')
+    self.assertRegex(self.screen.getvalue(), '(?m)^ended without another checkpoint; run the same command')
     goes_on.set()
     threads[0].join()
 

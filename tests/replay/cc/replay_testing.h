@@ -30,8 +30,10 @@ class SequenceStream : public TestStream {
  public:
   using TestStream::TestStream;
 
-  // Inserts unroll number `index` of `length` steps. Returns the new sequences.
-  std::vector<std::shared_ptr<const Sequence>> Insert(SequenceReplay* replay, int64_t index, int length) const {
+  // Inserts unroll number `index` of `length` steps. Returns the new sequences. If a life is lost in row `lost_life` of
+  // the stream, an episode begins there, and the game goes on.
+  std::vector<std::shared_ptr<const Sequence>> Insert(SequenceReplay* replay, int64_t index, int length,
+                                                      int64_t lost_life = -1) const {
     std::vector<Where> state;
     std::vector<int16_t> state2;
     for (int64_t row = index * length; row <= (index + 1) * length; ++row) {
@@ -45,7 +47,9 @@ class SequenceStream : public TestStream {
     unroll.num_rows = length + 1;
     unroll.rows = lived.rows();
     unroll.rows.resize(replay->options().components.size(), unroll.rows[0]);
-    unroll.starts_episode = unroll.rows[kDone];
+    std::vector<char> starts;
+    for (int i = 0; i <= length; ++i) starts.push_back(*unroll.rows[kDone].row(i) || index * length + i == lost_life);
+    unroll.starts_episode = {starts.data(), 1};
     if (replay->options().geometry.cross_episodes) {
       unroll.first_step = index * length;
     } else {

@@ -110,6 +110,25 @@ TEST(SequenceReplayTest, RegressionTheFirstSequenceOfASegmentMayBeginLongAfterIt
   }
 }
 
+TEST(SequenceReplayTest, RegressionALifeLostAfterAGapHasTheFramesBeforeIt) {
+  const SequenceGeometry geometry{5, 40, 40, false, 0};
+  constexpr int kLength = RowLayout::kRowsPerSlab;   // Each unroll fills a slab, which could be dropped at once.
+  constexpr int kFirst = 5 * kLength;  // The next sequence would begin 35 rows later.
+  for (int lost = 1; lost <= 2 * kLength; ++lost) {
+    SequenceReplay replay(TestOptions(geometry, 100));
+    const SequenceStream stream(1, {100'000});
+    Inserted sequences;
+    for (int index = 5; index < 11; ++index) {
+      const Inserted its = stream.Insert(&replay, index, kLength, kFirst + lost);
+      sequences.insert(sequences.end(), its.begin(), its.end());
+    }
+    ASSERT_FALSE(sequences.empty());
+    for (const auto& sequence : sequences) {
+      EXPECT_EQ(stream.Check(replay, *sequence, kFirst), "") << "a life is lost after " << lost << " rows";
+    }
+  }
+}
+
 TEST(SequenceReplayTest, TheLastUnrollOfAStreamGivesItsSequencesAgain) {
   SequenceReplay replay(TestOptions(kGeometry, 8));
   const SequenceStream stream(1, {1000});
@@ -198,6 +217,14 @@ TEST(SequenceReplayTest, PowersOfLargePrioritiesDoNotOverflow) {
     keys.insert(one.sequence->key);
   }
   EXPECT_EQ(keys.size(), 5u);
+}
+
+TEST(SequenceReplayTest, PowersOfSmallPrioritiesAreNotZero) {
+  SequenceReplay replay(TestOptions(kGeometry, 100, 1000));
+  SetAll(&replay, SequenceStream(1, {4}).Insert(&replay, 0, 20), 0);
+  std::vector<Sampled> sampled;
+  ASSERT_TRUE(replay.Sample(1, 1, &sampled).ok());
+  EXPECT_NEAR(sampled[0].probability, 0.2, 1e-9);
 }
 
 TEST(SequenceReplayTest, WithoutPrioritiesAllAreEquallyLikely) {

@@ -137,6 +137,14 @@ class ReturnsTableTest(run_directories.TestCase):
     with self.assertRaisesRegex(errors.UserError, f'^{fault}$'):
       returns_table.table(excerpt, 500)
 
+  def test_a_long_run_without_episodes_makes_no_columns(self):
+    self._run('run', [1.] * 10)
+    self._run('excerpt', [], seed=2, curves={'pong': [1., 2.]}, frames=4_000)
+    row, = self._rows()
+    self.assertNotIn('1.5K', row)
+    with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1000, the frames of the longest'):
+      returns_table.table(self.read(), 2_000)
+
   def test_the_papers_scores_of_laser(self):
     for name, frames, shared in (('own', 200_000_000, ''), ('shared', 200_000_000, 'host:1'),
                                  ('short', 50_000_000, 'host:1')):

@@ -135,7 +135,10 @@ class RunsTest(run_directories.TestCase):
     found, faults = runs.read([os.path.join(self.folder, '*')], evaluated=True, skip=skipped.append)
     self.assertEqual(([os.path.basename(run.logdir) for run in found], faults), (['a', 'c', 'd'], []))
     self.assertEqual(skipped, [f'{self.folder}/a_too: a copy of {self.folder}/a'])
-    os.mkdir(os.path.join(self.folder, 'a_too', 'checkpoints'))  # So it is the original, and `a` may be its excerpt.
+    (copy / 'checkpoints').mkdir()  # An old copy with checkpoints is not better.
+    found, _ = runs.read([os.path.join(self.folder, '*')], evaluated=True, skip=skipped.append)
+    self.assertEqual([os.path.basename(run.logdir) for run in found], ['a', 'c', 'd'])
+    shutil.copy(os.path.join(self.folder, 'a', 'metrics.jsonl'), copy)  # Now `a` may be its excerpt.
     found, _ = runs.read([os.path.join(self.folder, '*')], evaluated=True, skip=skipped.append)
     self.assertEqual([os.path.basename(run.logdir) for run in found], ['a_too', 'c', 'd'])
 
