@@ -198,6 +198,7 @@ class ActorPoolTest(parameterized.TestCase):
           self.assertEmpty([c for c in process.net_connections('inet') if c.status == psutil.CONN_LISTEN])
           self.assertEmpty([area.path for area in process.memory_maps() if area.path.startswith('/dev/shm')])
 
+    waiting.wait_until(lambda: not traces()[-1])  # Of pools that other tests could not make.
     play()  # TensorFlow opens a few things at first use.
     before = traces()
     for _ in range(3):
