@@ -103,9 +103,7 @@ def replay_command(address: str, folder: str) -> list[str]:
 def main(others: Sequence[str]):
   """Runs the sweep, or prints its commands. `others` are the flags for all agents."""
   config = run_flags.config_from_flags(SweepConfig, validate)
-  for flag in others:
-    if flag.lstrip('-').partition('=')[0] in _OURS:
-      raise errors.UserError(f'{flag}: the sweep sets this flag of its agents by itself')
+  run_flags.refuse(others, _OURS, 'the sweep sets this flag of its agents by itself')
   folder = run_flags.user_path(config.logdir)
   address = config.print_commands or f'127.0.0.1:{free_ports.find(1)[0]}'
   agents, replay = commands(config, others, address)

@@ -147,7 +147,7 @@ def play(config: PlayConfig, policy: python_api.Policy) -> None:
       video cannot be written.
   """
   level = _level(config, policy)
-  name = run_config.directory('', f'{policy.name}_{level}').rpartition('/')[2]
+  name = run_config.file_name(f'{policy.name}_{level}')
   title = f'{policy.name} on {level}, after {policy.environment_frames:,} frames of training'
   print(title, file=quiet.screen(), flush=True)
   try:

@@ -72,8 +72,7 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
     See `loss`. The feedback is the mean absolute error of each unroll's values, [B] float32.
   """
   steps = unroll_lib.steps(unroll)
-  is_real = tf.cast(steps.real_t, tf.float32)                                              # [T, B].
-  weights, entropy_weights = is_real * weights, is_real * entropy_weights
+  weights = tf.cast(steps.real_t, tf.float32) * weights                                    # [T, B].
   trusted = steps.real_t & trusted
   level_ids = tf.broadcast_to(unroll.level_id, tf.shape(output.baseline)[:2])              # [T+1, B], of each row.
   means = tf.cast(agent.statistics.first, tf.float32)                                      # [N], mu of each level.

@@ -84,9 +84,7 @@ def main(others: Sequence[str]):
   """Runs the population. `others` are the flags for all members."""
   config = run_flags.config_from_flags(LauncherConfig, validate)
   ours = (*_OURS, _SHARED) if config.share_replay else _OURS
-  for flag in others:
-    if flag.lstrip('-').partition('=')[0] in ours:
-      raise errors.UserError(f'{flag}: the population sets this flag of its members by itself')
+  run_flags.refuse(others, ours, 'the population sets this flag of its members by itself')
   folder = run_flags.user_path(config.logdir)
   services, shared = {}, []
   if config.share_replay:

@@ -96,8 +96,9 @@ class Agent(snt.Module):
         inputs._replace(done=resets(inputs, self._config), observation=self.prepare(inputs.observation)),
         agent_state.network)
     step = tf.where(_starts(inputs, self._config), 0, agent_state.episode_step)
-    ladder = self._config.epsilon_base, self._config.epsilon_exponent, self._config.num_actors
-    action = acting.select_by_value(values, selection, acting.ladder(inputs.actor_place, *ladder), seed)
+    config = self._config
+    epsilon = acting.ladder(inputs.actor_place, config.epsilon_base, config.epsilon_exponent, config.num_actors)
+    action = acting.select_by_value(values, selection, epsilon, seed)
     return BehaviourOutput(action, tf.gather(values, action, batch_dims=1), tf.reduce_max(values, axis=-1),
                            agent_state.network, step), ActorState(new_state, step + 1)
 

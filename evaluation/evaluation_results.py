@@ -146,7 +146,12 @@ def _unfinished(content: Any) -> dict[str, Any]:
 
 
 class FinishedLevels:
-  """Keeps the results of finished levels in a file, so that an interrupted evaluation can be continued."""
+  """Keeps the results of finished levels in a file, so that an interrupted evaluation can be continued.
+
+  Attributes:
+    results: the entries of evaluation.json for the finished levels, by level.
+    are_others: whether the file has results of another checkpoint or protocol, which do not count.
+  """
 
   def __init__(self, logdir: str, identity: dict[str, Any], protocol: dict[str, Any], free: Container[str]):
     """Reads the results of an interrupted evaluation, if the identity and the protocol are the same.

@@ -114,6 +114,7 @@ def _read_flags(preset, agent) -> definition.Job:
     for part in (agent.config, type(preset.protocol), population_config.PopulationConfig,
                  cluster_config.ClusterConfig):
       run_flags.check_stored(part, stored, run_directory.path(run_settings.logdir, run_directory.CONFIG))
+    # What this process is in a cluster is its own; only what the run's learners have in common is stored.
     role = settings.free_settings(cluster_config.ClusterConfig)
     cluster = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate,
                                           {name: value for name, value in stored.items() if name not in role})

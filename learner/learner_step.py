@@ -147,7 +147,7 @@ class Learner(tf.Module):
 
       'grad_norm': the global norm of the gradient, before clipping.
       'learning_rate': of this update.
-      'update_skipped': 1 if the loss or the gradient was not finite, so that nothing was learned; else 0.
+      'update_skipped': 1 if a term of the loss or the gradient was not finite, so that nothing was learned; else 0.
       'culprit': the index of the first trainable variable whose gradient was not finite, for `culprit`; 0 if none.
       'policy_lag': the mean number of updates by which the parameters that acted were older than the learner's.
     """

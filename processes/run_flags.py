@@ -11,7 +11,7 @@ Binaries, and what they share, use this module; agents and learners get configs:
   run_flags.run_main(main)
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 import dataclasses
 import os
 import re
@@ -49,6 +49,13 @@ def define(defaults: Any, flag_values: flags.FlagValues = flags.FLAGS):
     help_text = settings.help_text(kind, field.metadata)
     _DEFINERS[kind](name, getattr(defaults, name), help_text, flag_values=flag_values)
     flag_values.register_key_flag_for_module(sys.argv[0], flag_values[name])  # So that the program's --help shows it.
+
+
+def refuse(given: Iterable[str], names: Collection[str], reason: str):
+  """Raises UserError if one of the flags, as the user wrote them, has one of these names."""
+  for flag in given:
+    if flag.lstrip('-').partition('=')[0] in names:
+      raise errors.UserError(f'{flag}: {reason}')
 
 
 def config_from_flags(config_class: type[Config], validate: Callable[[Config], None] = settings.check,

@@ -71,9 +71,9 @@ def portable(config: Config) -> Config:
   A setting whose `kind` differs from the default's keeps its value, because the kind belongs to the run.
   """
   defaults = {field.name: field.default for field in dataclasses.fields(cast(Any, config)) if field.metadata['free']}
-  here, there = kinds(config, defaults), kinds(config, dataclasses.asdict(cast(Any, config)))
+  of_defaults, of_config = kinds(config, defaults), kinds(config, dataclasses.asdict(cast(Any, config)))
   return dataclasses.replace(cast(Any, config), **{
-      name: value for name, value in defaults.items() if here.get(name) == there.get(name)})
+      name: value for name, value in defaults.items() if of_defaults.get(name) == of_config.get(name)})
 
 
 def kinds(config: Any, values: Mapping[str, Any]) -> dict[str, str]:
@@ -95,26 +95,26 @@ def check(config: Any) -> None:
   Raises:
     ValueError: a setting is not allowed. The message is one line with the flag, its value and the allowed values.
   """
-  kinds = typing.get_type_hints(type(config))
+  field_types = typing.get_type_hints(type(config))
   for field in dataclasses.fields(config):
-    value, kind = getattr(config, field.name), kinds[field.name]
-    if not _is_allowed(value, kind, field.metadata):
-      reason = f'want {wanted(kind, field.metadata)}'
-      if kind is float and isinstance(value, float) and field.metadata['bounds'].contain(value):
+    value, field_type = getattr(config, field.name), field_types[field.name]
+    if not _is_allowed(value, field_type, field.metadata):
+      reason = f'want {wanted(field_type, field.metadata)}'
+      if field_type is float and isinstance(value, float) and field.metadata['bounds'].contain(value):
         reason += f'; in float32 this is {_float32(value):g}'  # Else 0.99999999999 would seem to be less than 1.
       raise ValueError(f'--{field.name}={shown(value)}: {reason}')
 
 
-def wanted(kind: Any, metadata: typing.Mapping[str, Any]) -> str:
+def wanted(field_type: Any, metadata: typing.Mapping[str, Any]) -> str:
   """Describes the allowed values of a field of this type with this metadata."""
-  if kind is bool:
+  if field_type is bool:
     return 'true or false'
-  if kind is str:
+  if field_type is str:
     return 'one of ' + ', '.join(filter(None, metadata['choices'])) if metadata['choices'] else 'text in UTF-8'
   bounds = metadata['bounds']
-  if kind is not float:
+  if field_type is not float:
     number = f'a whole number from {bounds.at_least} to {bounds.at_most}'
-    return f'{AUTO}, or {number}' if kind == Count else number
+    return f'{AUTO}, or {number}' if field_type == Count else number
   if None not in (bounds.at_least, bounds.at_most) and bounds.at_most < math.inf:
     return f'a number from {bounds.at_least} to {bounds.at_most}'
   least = f'of at least {bounds.at_least}' if bounds.more_than is None else f'of more than {bounds.more_than}'
@@ -127,10 +127,12 @@ def wanted(kind: Any, metadata: typing.Mapping[str, Any]) -> str:
   return f'a number {least} and at most {bounds.at_most}'
 
 
-def help_text(kind: Any, metadata: typing.Mapping[str, Any]) -> str:
+def help_text(field_type: Any, metadata: typing.Mapping[str, Any]) -> str:
   """Returns the help text of a field of this type with this metadata. Of a number, it ends with the range."""
   text = metadata['help']
-  return text if kind in (bool, str) else f'{text} Want {wanted(kind, metadata)}.'  # A text's help names its values.
+  if field_type in (bool, str):
+    return text  # A text's help names its values.
+  return f'{text} Want {wanted(field_type, metadata)}.'
 
 
 def shown(value: Any) -> str:
@@ -188,15 +190,15 @@ def is_text(value: str) -> bool:
   return '\0' not in value
 
 
-def _is_allowed(value, kind, metadata):
+def _is_allowed(value, field_type, metadata):
   """Returns whether a setting of this type with this metadata may have this value."""
-  if kind is str:
+  if field_type is str:
     return isinstance(value, str) and (value in metadata['choices'] if metadata['choices'] else is_text(value))
-  if isinstance(value, bool) or kind is bool:
-    return isinstance(value, bool) and kind is bool
-  if kind == Count and value == AUTO:
+  if isinstance(value, bool) or field_type is bool:
+    return isinstance(value, bool) and field_type is bool
+  if field_type == Count and value == AUTO:
     return True
-  if kind is float and isinstance(value, (int, float)):
+  if field_type is float and isinstance(value, (int, float)):
     rounded = _float32(value)
     return all(map(metadata['bounds'].contain, (value, rounded))) and (value == 0 or rounded != 0)
   return isinstance(value, int) and metadata['bounds'].contain(value)

@@ -171,10 +171,8 @@ def main(others: Sequence[str]):
   """Runs the cluster. `others` are the flags for every process, and the -- before them."""
   config = run_flags.config_from_flags(LocalClusterConfig, validate)
   common = [flag for flag in others if flag != '--']
-  for flag in common:
-    if flag.removeprefix('--').partition('=')[0] in _NOT_FOR_ALL:
-      raise errors.UserError(f'{flag}: this flag cannot be the same for every process of a cluster: leave it out, or '
-                             'give --logdir before the --')
+  run_flags.refuse(common, _NOT_FOR_ALL, 'this flag cannot be the same for every process of a cluster: leave it out, '
+                   'or give --logdir before the --')
   program = [sys.executable, *registry.command(config.agent)]
   Cluster(program, config, common, sys.stdout).run()
 

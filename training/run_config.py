@@ -115,12 +115,17 @@ def from_flags(default_run: str, flag_values: flags.FlagValues = flags.FLAGS) ->
   return dataclasses.replace(run, logdir=directory(run.logdir, default_run), video=video)
 
 
+def file_name(text: str) -> str:
+  """Returns a text as the name of a file: letters, digits, dots and dashes stay, all else becomes an underscore."""
+  return re.sub(r'[^\w.-]', '_', text)
+
+
 def directory(logdir: str, default_run: str) -> str:
   """Returns the absolute path of a run directory: `logdir` or, if it is empty, a folder in runs/."""
   if logdir:
     return run_flags.user_path(logdir)
   with errors.of_user(run_directory.RunDirectoryError, prefix='no --logdir is given: '):
-    return run_flags.user_path(os.path.join('runs', re.sub(r'[^\w.-]', '_', default_run)))
+    return run_flags.user_path(os.path.join('runs', file_name(default_run)))
 
 
 def _validate(run: RunConfig):
