@@ -54,10 +54,11 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.LaserConfig) -
       config.relevance, unroll_lib.steps(unroll).behaviour_tm1.policy_logits, output.policy_logits[:-1],
       config.clip_rho_threshold)
   if sample == ():
-    sample = mixed_experience.MixedSample(tf.fill([relevance.shape[1]], True), tf.zeros([0]), tf.zeros([0], tf.int64))
-  num_online = relevance.shape[1] - sample.key.shape[0]
+    sample = mixed_experience.MixedSample(tf.zeros([0]), tf.zeros([0], tf.int64))
+  num_online = relevance.shape[1] - sample.key.shape[0]                           # The replayed unrolls come last.
+  is_online = tf.range(relevance.shape[1]) < num_online                           # [B].
   was_drawn = tf.concat([tf.fill([num_online], True), sample.key >= 0], axis=0)   # [B].
-  is_online, was_drawn = (tf.broadcast_to(each, tf.shape(relevance)) for each in (sample.is_online, was_drawn))
+  is_online, was_drawn = (tf.broadcast_to(each, tf.shape(relevance)) for each in (is_online, was_drawn))
   trusted = (relevance < config.trust_region_threshold) & was_drawn               # lambda of equation 8.
   # Weights correct for priorities (appendix A.2).
   replayed_weights = q_learning.importance_weights(sample.probability, config.importance_exponent)

@@ -70,12 +70,7 @@ class Agent(snt.Module):
     super().__init__(name)
     self._config = config
     self.online, self.target = (
-        q_networks.QNetwork(
-            spec.observation, spec.num_actions, config.seed, torso=config.torso,
-            torso_precision=config.torso_precision, centre_pixels=config.centre_pixels,
-            dense_before_lstm=config.dense_before_lstm, use_lstm=config.use_lstm,
-            lstm_precision=config.lstm_precision, name=name)
-        for name in ('online', 'target'))
+        q_networks.QNetwork(spec.observation, spec.num_actions, config, network) for network in ('online', 'target'))
     self.prepare = self.online.prepare
 
   @property

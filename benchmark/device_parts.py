@@ -133,9 +133,9 @@ def _make_learner(settings, together, device):
     else:
       batch = benchmark_parts.learner_batch(tf, workload, agent, config, levels)
     if settings.agent == 'laser':
-      online, replayed = config.split_batch()
+      _, replayed = config.split_batch()
       batch = batch._replace(sample=mixed_experience.MixedSample(
-          tf.range(online + replayed) < online, tf.ones([replayed]), tf.range(replayed, dtype=tf.int64)))
+          tf.ones([replayed]), tf.range(replayed, dtype=tf.int64)))
   return learner, learner.prepare(batch)
 
 

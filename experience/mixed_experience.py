@@ -19,7 +19,6 @@ from scalable_agents.records import metrics
 
 class MixedSample(NamedTuple):
   """What the loss needs to know about a batch, besides its unrolls. The R replayed unrolls come last."""
-  is_online: tf.Tensor    # [B] bool.
   probability: tf.Tensor  # [R] float32, with which a draw gives this unroll; 1 from replayers.
   key: tf.Tensor          # [R] int64, for new priorities. -1: nothing was drawn, so there is nothing to learn from.
 
@@ -60,16 +59,14 @@ class MixedExperience(experience.ReplayingExperience):
       # Before the new unrolls are inserted, so that no unroll is in a batch twice.
       drawn = self._replay.draw(self._settings.num_replayed, self._next_seed())
       new, arrived = self._take_in()
-      unroll, num_online = drawn.unroll, 0
+      unroll = drawn.unroll
       # If nothing was drawn, the rows are zeros. With version 0, policy_lag would count them as very old.
       unroll = unroll._replace(parameter_version=tf.where(
           drawn.key >= 0, unroll.parameter_version, tf.reduce_max(new.parameter_version)))
       if self._settings.learns_new:
-        num_online = self._settings.num_new
         unroll = tf.nest.map_structure(
             lambda has_time, *both: tf.concat(both, axis=1 if has_time else 0), *_with_ids_of_rows(new), unroll)
-      is_online = tf.range(num_online + self._settings.num_replayed) < num_online
-      return learner_step.Batch(unroll, MixedSample(is_online, drawn.probability, drawn.key)), arrived
+      return learner_step.Batch(unroll, MixedSample(drawn.probability, drawn.key)), arrived
 
   def _take_in(self):
     unroll, arrived = self._intake.take_batch(self.unrolls_per_batch)

@@ -1,7 +1,7 @@
 """The protocol of DeepMind Lab. Each of its settings is a flag.
 
-Espeholt et al. 2018 (IMPALA), section 5.3.1 and appendix D. Built-in and gymnasium tasks ignore it. A protocol is a frozen
-dataclass with `validate` and `environments`; launch/program.py calls both.
+Espeholt et al. 2018 (IMPALA), section 5.3.1 and appendix D. Built-in and gymnasium tasks ignore it. A protocol is a
+frozen dataclass with `validate` and `environments`; launch/program.py calls both.
 """
 
 from collections.abc import Sequence

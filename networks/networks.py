@@ -27,32 +27,16 @@ class LSTMState(NamedTuple):
   cell: tf.Tensor    # [B, H] float32.
 
 
-class TruncatedNormal(snt.initializers.Initializer):
-  """Draws from a normal distribution with standard deviation 1/sqrt(fan-in), truncated at two standard deviations.
-
-  The values depend only on the seed, a pair of integers, and on the shape.
-  """
-
-  def __init__(self, seed):
-    self._seed = seed
-
-  def __call__(self, shape: Sequence[int], dtype):
-    stddev = 1.0 / math.sqrt(math.prod(shape[:-1]))
-    return stddev * tf.random.stateless_truncated_normal(shape, self._seed, dtype=dtype)
+def truncated_normal(shape: Sequence[int], seed: tuple[int, int]) -> tf.Tensor:
+  """Draws from a normal distribution with standard deviation 1/sqrt(fan-in), truncated at two of these. float32."""
+  stddev = 1.0 / math.sqrt(math.prod(shape[:-1]))
+  return stddev * tf.random.stateless_truncated_normal(shape, seed)
 
 
-class GlorotUniform(snt.initializers.Initializer):
-  """Draws a matrix from the uniform distribution on ±sqrt(6 / (fan-in + fan-out)).
-
-  The values depend only on the seed, a pair of integers, and on the shape.
-  """
-
-  def __init__(self, seed):
-    self._seed = seed
-
-  def __call__(self, shape: Sequence[int], dtype):
-    limit = math.sqrt(6.0 / (shape[0] + shape[1]))
-    return tf.random.stateless_uniform(shape, self._seed, -limit, limit, dtype=dtype)
+def glorot_uniform(shape: Sequence[int], seed: tuple[int, int]) -> tf.Tensor:
+  """Draws a matrix from the uniform distribution on ±sqrt(6 / (fan-in + fan-out)). float32."""
+  limit = math.sqrt(6.0 / (shape[0] + shape[1]))
+  return tf.random.stateless_uniform(shape, seed, -limit, limit)
 
 
 class Seeds:
@@ -79,12 +63,12 @@ class Convolution(snt.Module):
     self._stride = stride
     self._padding = padding
     self._input_scale = input_scale
-    self._initializer = TruncatedNormal(seeds.next())
+    self._seed = seeds.next()
 
   @snt.once
   def _initialize(self, input_channels):
     shape = (self._kernel, self._kernel, input_channels, self._channels)
-    self.w = tf.Variable(self._initializer(shape, tf.float32), name='w')
+    self.w = tf.Variable(truncated_normal(shape, self._seed), name='w')
     self.b = tf.Variable(tf.zeros([self._channels]), name='b')
 
   def __call__(self, images: tf.Tensor) -> tf.Tensor:
@@ -121,11 +105,11 @@ class Linear(snt.Module):
   def __init__(self, size: int, seeds: Seeds, name: str):
     super().__init__(name)
     self._size = size
-    self._initializer = TruncatedNormal(seeds.next())
+    self._seed = seeds.next()
 
   @snt.once
   def _initialize(self, input_size):
-    self.w = tf.Variable(self._initializer((input_size, self._size), tf.float32), name='w')
+    self.w = tf.Variable(truncated_normal((input_size, self._size), self._seed), name='w')
     self.b = tf.Variable(tf.zeros([self._size]), name='b')
 
   def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -164,10 +148,10 @@ class PixelControlHead(snt.Module):
     self._cells = cells
     self._size = [number // self._STRIDE - 1 for number in cells]
     self._linear = Linear(math.prod(self._size) * self._CHANNELS, seeds, 'linear')
-    # Stored like the kernel of a convolution, from whose shape TruncatedNormal takes the fan-in, 4*4*32. Since the
+    # Stored like the kernel of a convolution, from whose shape truncated_normal takes the fan-in, 4*4*32. Since the
     # stride is 2, only a quarter of these inputs reach a cell.
     shape = (self._KERNEL, self._KERNEL, self._CHANNELS, 1 + num_actions)
-    self.w = tf.Variable(TruncatedNormal(seeds.next())(shape, tf.float32), name='w')
+    self.w = tf.Variable(truncated_normal(shape, seeds.next()), name='w')
     self.b = tf.Variable(tf.zeros([1 + num_actions]), name='b')
 
   def __call__(self, features: tf.Tensor) -> tf.Tensor:
@@ -203,7 +187,7 @@ class LSTMCore(snt.Module):
     self._hidden_size = hidden_size
     self._dtype = dtype
     shape = (input_size + hidden_size, 4 * hidden_size)
-    self.kernel = tf.Variable(GlorotUniform(seeds.next())(shape, tf.float32), name='kernel')
+    self.kernel = tf.Variable(glorot_uniform(shape, seeds.next()), name='kernel')
     self.bias = tf.Variable(tf.zeros([4 * hidden_size]), name='bias')
 
   def initial_state(self, batch_size) -> LSTMState:
@@ -356,7 +340,7 @@ class LanguageEncoder(snt.Module):
 
   def __init__(self, seeds: Seeds, name: str = 'language'):
     super().__init__(name)
-    self.embedding = tf.Variable(TruncatedNormal(seeds.next())((_BUCKETS, _EMBEDDING), tf.float32), name='embedding')
+    self.embedding = tf.Variable(truncated_normal((_BUCKETS, _EMBEDDING), seeds.next()), name='embedding')
     self._lstm = LSTMCore(_EMBEDDING, LANGUAGE_SIZE, seeds)
 
   def __call__(self, words: tf.Tensor) -> tf.Tensor:

@@ -45,44 +45,37 @@ class QNetwork(snt.Module):
     head: the dueling heads.
   """
 
-  def __init__(self, observation: Mapping[str, tf.TensorSpec], num_actions: int, seed: int, *, torso: str,
-               torso_precision: str, centre_pixels: str, dense_before_lstm: bool, use_lstm: bool, lstm_precision: str,
-               name: str):
+  def __init__(self, observation: Mapping[str, tf.TensorSpec], num_actions: int, config: Any, name: str):
     """Creates the variables.
 
     Args:
       observation: specs of the observations: 'pixels' or 'vector', and perhaps 'instruction'.
       num_actions: A.
-      seed: determines the initial values.
-      torso: a key of TORSOS, for pixels.
-      torso_precision, centre_pixels: see torsos.ShallowTorso.
-      dense_before_lstm: whether a fully connected layer of 512 units with ReLU follows the torso.
-      use_lstm: whether there is an LSTM.
-      lstm_precision: data type of its matrix products; see networks.compute_type.
+      config: configs.R2d2Config: the seed, and the settings of the network.
       name: name of the module.
     Raises:
       ValueError: neither 'pixels' nor 'vector' is observed, or the image is too small for the torso.
     """
     super().__init__(name)
-    seeds = networks.Seeds(seed)
+    seeds = networks.Seeds(config.seed)
     self._num_actions = num_actions
     if 'pixels' in observation:
       self._observed = 'pixels'
-      self._torso = TORSOS[torso](seeds, networks.compute_type(torso_precision), centre_pixels)
+      self._torso = TORSOS[config.torso](seeds, networks.compute_type(config.torso_precision), config.centre_pixels)
     elif 'vector' in observation:
       self._observed = 'vector'
       self._torso = torsos.VectorTorso(seeds)
     else:
       raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(observation)}")
-    self._dense = networks.Linear(_HIDDEN, seeds, 'dense') if dense_before_lstm else None
+    self._dense = networks.Linear(_HIDDEN, seeds, 'dense') if config.dense_before_lstm else None
     self._language = networks.LanguageEncoder(seeds) if 'instruction' in observation else None
     # The first call of a layer creates its variables.
     features = self._features(self.prepare(acting.example_input(observation).observation))
     self.input_size = features.shape[-1] + 1 + num_actions
-    self.core = (networks.LSTMCore(self.input_size, _HIDDEN, seeds, networks.compute_type(lstm_precision))
-                 if use_lstm else None)
+    self.core = (networks.LSTMCore(self.input_size, _HIDDEN, seeds, networks.compute_type(config.lstm_precision))
+                 if config.use_lstm else None)
     self.head = DuelingHead(num_actions, seeds)
-    self.head(tf.zeros([1, _HIDDEN]) if use_lstm else features)
+    self.head(tf.zeros([1, _HIDDEN]) if config.use_lstm else features)
 
   def initial_state(self, batch_size: int | tf.Tensor) -> Any:
     """The LSTM's state at an episode's start: an LSTMState of [batch_size, 512], or () without an LSTM."""

@@ -31,7 +31,7 @@ def commit() -> str:
   named = _git(root, 'describe', '--always', '--dirty=+', '--exclude=*')
   if not named.endswith('+'):
     return named
-  difference = _git(root, 'diff', '--no-ext-diff', '--no-textconv', 'HEAD')  # Without programs that the user configured.
+  difference = _git(root, 'diff', '--no-ext-diff', '--no-textconv', 'HEAD')  # Without programs of the user's.
   return named + f'{zlib.crc32(difference.encode(errors=_ERRORS)):08x}'
 
 

@@ -26,12 +26,12 @@ from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab30
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.processes import machine
+from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.training import run_config
 
 _SOUND = faulty_environments.level(faulty_environments.Sound)
 _CONFIG = configs.ImpalaConfig(level_name=_SOUND, torso='shallow', unroll_length=3)
-_PATIENCE_SECONDS = 60.
 
 
 class CountsTest(parameterized.TestCase):
@@ -113,7 +113,7 @@ class ActorHostTest(parameterized.TestCase):
     host.check()
     self.queue.close()
     host.close()
-    self.assertTrue(ended.wait(_PATIENCE_SECONDS))
+    self.assertTrue(ended.wait(waiting.PATIENCE_SECONDS))
     host.check()
     host.close()
     self.assertEmpty(psutil.Process().children())
@@ -207,7 +207,7 @@ class ActorHostTest(parameterized.TestCase):
 
     host = self._host()
     _, ended = self._start(host, Agent)
-    self.assertTrue(ended.wait(_PATIENCE_SECONDS))
+    self.assertTrue(ended.wait(waiting.PATIENCE_SECONDS))
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'no idea'):
       host.check()
 
@@ -217,14 +217,14 @@ class ActorHostTest(parameterized.TestCase):
 
     host = self._host()
     _, ended = self._start(host, put=put)
-    self.assertTrue(ended.wait(_PATIENCE_SECONDS))
+    self.assertTrue(ended.wait(waiting.PATIENCE_SECONDS))
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'the queue is on fire'):
       host.check()
 
   def test_environments_that_cannot_be_kept_alive(self):
     host = self._host([faulty_environments.level(faulty_environments.Raising)], num_environment_workers=1)
     _, ended = self._start(host, config=dataclasses.replace(_CONFIG, unroll_length=20))
-    self.assertTrue(ended.wait(_PATIENCE_SECONDS))
+    self.assertTrue(ended.wait(waiting.PATIENCE_SECONDS))
     with self.assertRaisesRegex(environment_workers.WorkerError, '(?s)failed 5 times.*the game has crashed'):
       host.check()
     self.assertLen(self.faults, 4)

@@ -4,7 +4,7 @@ import threading
 import time
 
 # Far longer than anything takes, even on a busy machine: what has not happened by then never does.
-PATIENCE_SECONDS = 60.
+PATIENCE_SECONDS = 300.
 _LOOK_SECONDS = 0.005
 
 

@@ -226,8 +226,8 @@ class EndsTest(parameterized.TestCase):
       code, _ = run.end(signal.SIGINT)
       self.assertEqual(code, 0)
       self.assertEmpty(training.still_alive(workers))
-      self.assertEndsWith(run.screen(), '\nended without another checkpoint; run the same command to continue from the last '
-                                        'checkpoint\n')
+      self.assertEndsWith(run.screen(), '\nended without another checkpoint; run the same command to continue from the '
+                                        'last one\n')
 
   def test_a_run_that_was_stopped_goes_on_with_its_workers(self):
     """Stops the run (Ctrl-Z) for longer than a worker may take to answer, and then continues it (fg)."""

@@ -250,10 +250,15 @@ def _log_softmax(logits):
   return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def _numpy_loss(agent, unroll, config):
-  """The loss of sections 4.1, 4.2 and 5.2.2 in loops. Only the network's outputs come from the agent."""
+def _numpy_loss(agent, unroll, config, of_targets=None):
+  """The loss of sections 4.1, 4.2 and 5.2.2 in loops. Only the network's outputs come from the agent.
+
+  The importance weights, the targets and the advantages are those of the outputs `of_targets`; None for the agent's.
+  """
   output, _ = _forward(agent, unroll)
-  logits, baseline = np.float64(output.policy_logits), np.float64(output.baseline[..., 0])
+  of_targets = output if of_targets is None else of_targets
+  learning_logits, learning_baseline = np.float64(output.policy_logits), np.float64(output.baseline[..., 0])
+  logits, baseline = np.float64(of_targets.policy_logits), np.float64(of_targets.baseline[..., 0])
   rewards = np.float64(unroll.environment_output.reward)
   discounts = config.discount * np.float64(unroll.environment_output.discount)
   actions, behaviour_logits = unroll.agent_output.action.numpy(), np.float64(unroll.agent_output.policy_logits)
@@ -279,8 +284,9 @@ def _numpy_loss(agent, unroll, config):
                       'target': vs[t]}[config.action_values]
       advantage = min(config.clip_pg_rho_threshold, policy_rho) * (action_value - baseline[t, b])
       epsilon = 1e-6 if config.off_policy_correction == 'epsilon' else 0.0
+      log_pi = _log_softmax(learning_logits[t, b])
       policy_gradient -= np.log(np.exp(log_pi[action]) + epsilon) * advantage
-      baseline_loss += 0.5 * (vs[t] - baseline[t, b])**2
+      baseline_loss += 0.5 * (vs[t] - learning_baseline[t, b])**2
       entropy += np.sum(np.exp(log_pi) * log_pi)
   total = policy_gradient + config.baseline_cost * baseline_loss + config.entropy_cost * entropy
   return {'loss/total': total, 'loss/policy_gradient': policy_gradient, 'loss/baseline': baseline_loss,
@@ -336,6 +342,33 @@ class LossTest(parameterized.TestCase):
     for once, double in zip(*gradients):
       np.testing.assert_allclose(double, 2.0 * once, rtol=1e-4, atol=1e-4)
 
+  @parameterized.product(use_lstm=(False, True), cost=('', 'baseline_cost', 'entropy_cost'))
+  def test_gradient_of_all_weights_is_that_of_constant_targets(self, use_lstm, cost):
+    """Central differences along random directions, of the policy's term alone and with each of the others."""
+    config = configs.ImpalaConfig(**dict(baseline_cost=0., entropy_cost=0.) | ({cost: 5.} if cost else {}),
+                                  reward_transform='soft_asymmetric')
+    agent = _agent(use_lstm=use_lstm)
+    unroll, random = _unroll(agent), np.random.RandomState(0)
+    of_targets, _ = _forward(agent, unroll)
+    with tf.GradientTape() as tape:
+      total = _loss(agent, unroll, config).total
+    variables = agent.trainable_variables
+    gradients = tape.gradient(total, variables, unconnected_gradients='zero')
+    for variable, gradient in zip(variables, gradients, strict=True):
+      start, got, want = variable.numpy(), [], []
+      for _ in range(3):
+        direction = random.randn(*start.shape).astype(np.float32)
+        direction *= 0.002 / np.linalg.norm(direction)  # Longer steps cross more of the ReLUs' kinks.
+        losses = []
+        for sign in (1, -1):
+          variable.assign(start + sign * direction)
+          losses.append(_numpy_loss(agent, unroll, config, of_targets)['loss/total'])
+        got.append(np.sum(gradient * direction) / 0.002)
+        want.append((losses[0] - losses[1]) / 0.004)
+      variable.assign(start)
+      # float32 and kinks make errors of up to 2 %.
+      np.testing.assert_allclose(got, want, rtol=0., atol=0.1 * np.abs(want).max(), err_msg=variable.name)
+
   def test_gradient_of_the_baseline_is_half_the_error_summed_over_time(self):
     agent, config = _agent(), configs.ImpalaConfig(baseline_cost=0.5)
     unroll = _unroll(agent)
@@ -380,7 +413,7 @@ class ReplayTest(parameterized.TestCase):
     self.assertEqual(batch.unroll.agent_output.action.shape, [7, 4])
     self.assertEqual(int(arrived.environment_frames), 6 * (4 - num_replayed))
     if num_replayed:
-      self.assertEqual(batch.sample.is_online.numpy().tolist(), [True] * (4 - num_replayed) + [False] * num_replayed)
+      self.assertEqual(batch.sample.key.shape, [num_replayed])
       self.assertEqual(set(batch.sample.probability.numpy()), {batch.sample.probability.numpy()[0]})
       for _ in range(2):
         made.take_batch()
@@ -394,7 +427,7 @@ class ReplayTest(parameterized.TestCase):
   def test_a_replayed_unroll_is_learned_from_like_any_other(self):
     agent, config = _agent(), configs.ImpalaConfig()
     unroll = _unroll(agent)
-    sample = mixed_experience.MixedSample([True, False, False], tf.ones([2]), tf.constant([0, 1], tf.int64))
+    sample = mixed_experience.MixedSample(tf.ones([2]), tf.constant([0, 1], tf.int64))
     self.assertEqual(float(impala.loss(agent, learner_step.Batch(unroll, sample), config).total),
                      float(_loss(agent, unroll, config).total))
 

@@ -67,7 +67,8 @@ class LearningTest(absltest.TestCase):
     self.assertLess(online, replayed)
 
   def test_memory_is_learned_with_recurrent_states_of_the_latest_network_and_each_time_alike(self):
-    settings = dict(level_name='recall', use_lstm=True, unroll_length=6, optimizer='adam')
+    # New unrolls alone would be enough for this task, and their states are those of the actors.
+    settings = dict(level_name='recall', use_lstm=True, unroll_length=6, optimizer='adam', learn_online=False)
     rows = self._train(**settings, total_environment_frames=10_000, until=training_runs.returns_more_than(0.6))
     self.assertGreater(rows[-1]['episode_return'], 0.6)  # Without memory it is 0.
     again = self._train(**settings, total_environment_frames=600)

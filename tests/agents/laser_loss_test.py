@@ -76,8 +76,7 @@ def _case(seed=0, online=2, replayed=3, spread=2., **settings):
       agent_output=impala.BehaviourOutput(np.int32(random.randint(_ACTIONS, size=shape)), np.float32(logits())),
       parameter_version=())
   key = np.where(random.uniform(size=replayed) < 0.2, -1, np.arange(replayed))
-  sample = mixed_experience.MixedSample(
-      np.arange(batch) < online, np.float32(random.uniform(0.01, 1., replayed)), key)
+  sample = mixed_experience.MixedSample(np.float32(random.uniform(0.01, 1., replayed)), key)
   normal = lambda *sizes: tf.Variable(np.float32(random.randn(*shape, *sizes)))
   output = _Heads(tf.Variable(np.float32(logits())), normal(_LEVELS), normal(_CELLS, _CELLS, _ACTIONS))
   statistics = popart.Moments(tf.constant(_MU), tf.constant(_SIGMA**2 + _MU**2))
@@ -132,8 +131,10 @@ def _slow_loss(case):
   agent, (unroll, sample), config = case
   environment, actor = tf.nest.map_structure(np.array, (unroll.environment_output, unroll.agent_output))
   logits, heads, q = (values.numpy() for values in agent.output)
-  is_online, probability, key = map(np.array, sample)
-  batch, num_online = len(is_online), int(np.sum(is_online))
+  probability, key = map(np.array, sample)
+  batch = logits.shape[1]
+  num_online = batch - len(key)
+  is_online = np.arange(batch) < num_online
   weights = np.ones(batch)
   weights[num_online:] = (probability.min(initial=np.inf) / probability)**config.importance_exponent
   relevance = _relevances(agent, unroll, config)
@@ -367,7 +368,7 @@ class WithoutTrustRegionTest(parameterized.TestCase):
       agent.statistics.first.assign(_MU)
       agent.statistics.second.assign(_SIGMA**2 + _MU**2)
     unroll = unrolls.random_unroll(agent, unrolls.PIXELS, batch=4, level_ids=range(len(levels)))
-    sample = mixed_experience.MixedSample(tf.fill([4], True), tf.zeros([0]), tf.zeros([0], tf.int64))
+    sample = mixed_experience.MixedSample(tf.zeros([0]), tf.zeros([0], tf.int64))
     results = []
     for loss, given in ((module.loss, ()), (laser.loss, ()), (laser.loss, sample)):
       with tf.GradientTape() as tape:

@@ -186,7 +186,7 @@ class LearnerTest(parameterized.TestCase):
     results = []
     for xla in ('never', 'always'):
       learner, unroll = self._learner(config, xla)
-      sample = mixed_experience.MixedSample(np.arange(8) < 2, np.linspace(0.1, 0.9, 6, dtype=np.float32), np.arange(6))
+      sample = mixed_experience.MixedSample(np.linspace(0.1, 0.9, 6, dtype=np.float32), np.arange(6))
       level_id = tf.constant(np.random.RandomState(1).randint(3, size=[7, 8]), tf.int32)  # Of each row.
       metrics, feedback = learner.step(learner_step.Batch(
           unroll._replace(level_id=level_id), tf.nest.map_structure(tf.constant, sample)))
@@ -246,7 +246,6 @@ class ExperienceTest(parameterized.TestCase):
     for _ in range(2):
       batch, arrived = made.take_batch()
       self.assertEqual(batch.unroll.environment_output.reward.shape, [7, 8])
-      self.assertEqual(batch.sample.is_online.numpy().tolist(), [learn_online] * 2 + [False] * 6)
       self.assertEqual(batch.sample.key.shape, [6 if learn_online else 8])
       self.assertEqual(int(arrived.environment_frames), 2 * 6)
 

@@ -288,6 +288,32 @@ class LearnerTest(parameterized.TestCase):
     self.assertContainsSubset({id(v) for v in agent.target.variables}, {id(v) for v in agent.variables})
     self.assertNoCommonElements({id(v) for v in agent.target.variables}, {id(v) for v in agent.acting_variables})
 
+  @parameterized.parameters(0., 0.5)
+  def test_three_steps_are_those_of_adam_on_the_clipped_gradient(self, clip):
+    config = _config(learning_rate=0.01, adam_beta1=0.5, adam_beta2=0.8, adam_epsilon=2e-3, clip_gradient_norm=clip)
+    agent = r2d2.Agent(unrolls.environment_spec(), config)
+    learner = r2d2.R2D2.make_learner(agent, config)
+    want = [np.float64(v) for v in agent.trainable_variables]
+    first, second = ([np.zeros_like(values) for values in want] for _ in range(2))
+    for step, epsilon in enumerate((2e-3, 2e-3, 0.3), 1):  # Kingma & Ba 2015, section 2, in the efficient form.
+      if step == 3:  # As in a population.
+        learner.hyper_parameters['adam_epsilon'].assign(epsilon)
+      batch = _batch(agent, config, seed=step)
+      with tf.GradientTape() as tape:
+        total = r2d2.loss(agent, batch, config).total
+      gradients = [np.float64(g) for g in tape.gradient(total, agent.trainable_variables)]
+      norm = np.sqrt(sum(np.sum(gradient**2) for gradient in gradients))
+      self.assertGreater(norm, 0.6)  # So a limit of 0.5 clips.
+      for i, gradient in enumerate(gradients):
+        gradient = gradient * (clip / norm if clip else 1.)
+        first[i] = 0.5 * first[i] + 0.5 * gradient
+        second[i] = 0.8 * second[i] + 0.2 * gradient**2
+        rate = 0.01 * np.sqrt(1. - 0.8**step) / (1. - 0.5**step)
+        want[i] -= rate * first[i] / (np.sqrt(second[i]) + epsilon)
+      learner.step(batch)
+      for value, variable in zip(want, agent.trainable_variables, strict=True):
+        np.testing.assert_allclose(variable, value, rtol=1e-3, atol=2e-5)
+
   def test_xla_makes_no_difference(self):
     config = _config(learning_rate=1e-3, target_update_interval=2, measure_delta_q=True)
     results = []
@@ -317,6 +343,19 @@ class ConfigTest(parameterized.TestCase):
         made = 256 * frames / 4 / config.sequence_period
         self.assertAlmostEqual(registry.PRESETS[name].config.samples_per_period, 5 * 64 / made, delta=0.005)
     self.assertEqual(4 * r2d2.R2D2.steps_between_fetches(config), 400)  # Frames. Table 2.
+    # Section 2.3 and table 2; the epsilons are those of Ape-X, and so are the clipping and the minimum size.
+    self.assertEqual(
+        (config.burn_in, config.sequence_length, config.sequence_period, config.cross_episodes, config.recurrent_state,
+         config.n_step, config.discount, config.value_rescaling, config.reward_transform),
+        (40, 80, 40, False, 'stored', 5, 0.997, True, 'none'))
+    self.assertEqual(
+        (config.replay_capacity, config.replay_minimum_size, config.priority_exponent, config.priority_eta,
+         config.importance_exponent, config.epsilon_base, config.epsilon_exponent),
+        (100_000, 50_000 / 40, 0.9, 0.9, 0.6, 0.4, 7.))
+    self.assertEqual(
+        (config.batch_size, config.target_update_interval, config.learning_rate, config.learning_rate_decay,
+         config.adam_epsilon, config.clip_gradient_norm), (64, 2500, 1e-4, False, 1e-3, 40.))
+    self.assertEqual((config.torso, config.dense_before_lstm, config.use_lstm), ('dqn', False, True))
     configs.validate_r2d2(config)
     configs.validate_r2d2(registry.PRESETS['r2d2_plus_dmlab30'].config)
 

@@ -16,7 +16,7 @@ class TrainTest(parameterized.TestCase):
 
   def _run(self, *arguments):
     return subprocess.run([sys.executable, '-m', train.__name__, *arguments], env=python_path.environment(), text=True,
-                          capture_output=True, timeout=100)
+                          capture_output=True, timeout=300)
 
   def test_help_without_an_agent_says_how_to_name_one(self):
     done = self._run('--help')
@@ -49,7 +49,7 @@ sys.modules['tensorflow'] = None  # Its import would fail.
 from {train.__name__.rpartition('.')[0]} import train
 train.main('impala_atari57')"""
     done = subprocess.run([sys.executable, '-c', program, flag], env=python_path.environment(), text=True,
-                          capture_output=True, timeout=100)
+                          capture_output=True, timeout=300)
     self.assertEqual(done.returncode, 0 if flag == '--help' else 1)
     self.assertIn(message, done.stdout + done.stderr)
     self.assertNotIn('Traceback', done.stderr)
@@ -66,7 +66,7 @@ preset = dataclasses.replace(preset, config=dataclasses.replace(preset.config, l
 preset_flags.define(preset)
 preset_flags.check(preset)"""
     done = subprocess.run([sys.executable, '-c', program, mode], env=python_path.environment(), text=True,
-                          capture_output=True, timeout=100)
+                          capture_output=True, timeout=300)
     self.assertEqual(done.returncode, code)
     self.assertEqual("unknown level 'not_installed'" in done.stderr, code == 1)
 

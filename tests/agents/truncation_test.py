@@ -59,8 +59,7 @@ class LossTest(parameterized.TestCase):
     unroll = _truncated(agent, _PIXELS, batch=4)
     sample = ()
     if module is laser:
-      sample = mixed_experience.MixedSample(
-          tf.constant([True, True, False, False]), tf.constant([0.1, 0.2]), tf.constant([3, 4], tf.int64))
+      sample = mixed_experience.MixedSample(tf.constant([0.1, 0.2]), tf.constant([3, 4], tf.int64))
 
     def loss_and_gradient(*parts):
       with tf.GradientTape() as tape:
@@ -103,20 +102,23 @@ class TrainingTest(absltest.TestCase):
   def test_values_of_a_task_without_an_end_are_those_of_the_whole_sum(self):
     """With a discount of 0.8 they are 1 / (1 - 0.8) = 5. If the time limit ended the task, they would be below 3."""
     values = {}
-    for is_task_over in (False, True):
+    # With a period of 4, the reset after an episode is alone in a sequence, which then has no real step.
+    for is_task_over, period in ((False, 2), (False, 4), (True, 2)):
       logdir = self.create_tempdir().full_path
       training.run_preset(
           'r2d2_atari57', f'--level_name=dm_env:{endless.__name__}:make?is_task_over={is_task_over}', '--synchronous',
-          f'--logdir={logdir}', '--nouse_lstm', '--burn_in=0', '--sequence_length=4', '--sequence_period=2',
-          '--unroll_length=4', '--num_environments=4', '--batch_size=8', '--samples_per_period=1', '--n_step=3',
-          '--discount=0.8', '--novalue_rescaling', '--replay_capacity=500', '--replay_minimum_size=20',
+          f'--logdir={logdir}', '--nouse_lstm', '--burn_in=0', '--sequence_length=4', f'--sequence_period={period}',
+          '--unroll_length=4', '--num_environments=4', '--batch_size=8', f'--samples_per_period={period / 2}',
+          '--n_step=3', '--discount=0.8', '--novalue_rescaling', '--replay_capacity=500', '--replay_minimum_size=20',
           '--target_update_interval=10', '--learning_rate=3e-3', '--total_environment_frames=2000')
       row = training.rows(logdir)[-1]
-      values[is_task_over] = row['value']
+      values[is_task_over, period] = row['value']
       self.assertEqual(row['episode_return'], 4.)
       self.assertEqual(row['episode_length'], 4)
-    self.assertAlmostEqual(values[False], 5., delta=0.5)
-    self.assertLess(values[True], 3.)
+      self.assertEqual(row['skipped_updates'], 0)
+    self.assertAlmostEqual(values[False, 2], 5., delta=0.5)
+    self.assertAlmostEqual(values[False, 4], 5., delta=0.5)
+    self.assertLess(values[True, 2], 3.)
 
 
 if __name__ == '__main__':

@@ -61,7 +61,7 @@ class SteadyRowsTest(parameterized.TestCase):
     children = psutil.Process(measuring.pid).children()
     measuring.send_signal(number)
     measuring.wait()
-    self.assertEmpty(psutil.wait_procs(children, timeout=60)[1])
+    self.assertEmpty(psutil.wait_procs(children, timeout=300)[1])
     if number == signal.SIGTERM:
       self.assertEqual((measuring.returncode, os.listdir(folder)), (143, []))
 

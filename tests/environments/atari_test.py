@@ -22,10 +22,11 @@ from scalable_agents.environments import pixel_pass
 _NO_NOOPS = atari.AtariSettings(noop_max=0)
 
 
-def _emulator(game):
+def _emulator(game, seed=0, repeat_action_probability=0.0):
   ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
   emulator = ale_py.ALEInterface()
-  emulator.setFloat('repeat_action_probability', 0.0)
+  emulator.setInt('random_seed', seed)
+  emulator.setFloat('repeat_action_probability', repeat_action_probability)
   emulator.loadROM(ale_py.roms.get_rom_path(game))
   emulator.reset_game()
   return emulator
@@ -381,6 +382,18 @@ class ActionTest(absltest.TestCase):
     self.assertTrue((sticky != self._pixels(1, noop_max=0)).any())
     self.assertTrue((sticky != self._pixels(2, noop_max=0, sticky_actions=0.25)).any())
     np.testing.assert_array_equal(sticky, self._pixels(1, noop_max=0, sticky_actions=0.25))
+
+  def test_each_frame_repeats_the_action_before_with_the_given_probability(self):
+    environment = atari.Atari('seaquest', seed=3, settings=atari.AtariSettings(noop_max=0, sticky_actions=0.25))
+    environment.reset()
+    emulator = _emulator('seaquest', seed=3, repeat_action_probability=0.25)
+    actions = emulator.getMinimalActionSet()
+    for action in np.random.RandomState(0).randint(len(actions), size=100):
+      environment.step(action)
+      for _ in range(4):
+        emulator.act(actions[action])
+      np.testing.assert_array_equal(environment._emulator.getRAM(), emulator.getRAM())
+    self.assertFalse(emulator.game_over())
 
   def test_one_seed_gives_one_game(self):
     np.testing.assert_array_equal(self._pixels(1), self._pixels(1))

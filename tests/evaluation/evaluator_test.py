@@ -16,7 +16,7 @@ from scalable_agents.agents import impala
 from scalable_agents.evaluation import evaluator as evaluator_lib
 
 _EPISODES = 'scalable_agents.tests.actor.episode_environment:Episodes'
-_DEADLINE_SECONDS = 60.
+_DEADLINE_SECONDS = 300.
 
 
 def _rows(done, episode_return, episode_length):

@@ -54,7 +54,8 @@ class MixedExperienceTest(parameterized.TestCase):
   def _check_replayed(self, batch, streams, known):
     """Checks the replayed unrolls. `known` has the unrolls of each stream that the replay had."""
     unroll, sample = batch
-    for b in range(len(sample.is_online) - len(sample.key), len(sample.is_online)):
+    batch_size = unroll.parameter_version.shape[1]
+    for b in range(batch_size - len(sample.key), batch_size):
       streams_lib.check(unroll, b, streams)
       for stream_id, row in unroll.environment_output.observation['record'][:, b].tolist():
         self.assertLessEqual(row, known[stream_id] * _LENGTH)
@@ -80,7 +81,7 @@ class MixedExperienceTest(parameterized.TestCase):
     for number in range(len(came) // 3):
       batch, arrived = take()
       new = came[3 * number:3 * number + 3]
-      self.assertEqual(batch.sample.is_online.tolist(), [True] * num_online + [False] * 5)
+      self.assertEqual(batch.unroll.parameter_version.shape[1], num_online + 5)
       self.assertEqual((batch.sample.key.shape, batch.sample.probability.shape), ((5,), (5,)))
       self.assertEqual(list(zip(batch.unroll.stream_id, batch.unroll.index))[:num_online], new[:num_online])
       for b, (stream_id, index) in enumerate(new[:num_online]):
@@ -233,7 +234,7 @@ class MixedExperienceTest(parameterized.TestCase):
   def test_feedback_is_that_of_the_replayed_unrolls(self):
     intake, replay = mock.Mock(), mock.Mock()
     made = mixed_experience.MixedExperience(intake, replay, _SETTINGS, seed=1)
-    sample = mixed_experience.MixedSample(*range(3))
+    sample = mixed_experience.MixedSample(*range(2))
     made.update(sample, 'priorities')
     replay.update.assert_called_once_with(sample.key, 'priorities')
 

@@ -47,7 +47,7 @@ class ForkedProgramTest(parameterized.TestCase):
       ('pass', 0), ('import os; os._exit(5)', 5), ('raise KeyError', 1), ('import os; os.abort()', -signal.SIGABRT))
   def test_exit_codes(self, code, wanted):
     process = _start(self.output, code)
-    self.assertEqual(process.wait(60), wanted, self._text())
+    self.assertEqual(process.wait(300), wanted, self._text())
     self.assertEqual((process.poll(), process.wait()), (wanted, wanted))
     process.kill()  # Does nothing: its id may belong to another process by now.
 
@@ -63,7 +63,7 @@ class ForkedProgramTest(parameterized.TestCase):
         process = _start(self.output, code.replace('os.environ["WORD"]', 'ascii(os.environ["WORD"])'))
     finally:
       os.chdir(before)
-    self.assertEqual(process.wait(60), 0, self._text())
+    self.assertEqual(process.wait(300), 0, self._text())
     self.assertRegex(self._text(), rf"{folder} 'a\\udcff b' True \[0, 1, 2\] \S+/timeit.py True True 0\n")
     self.assertIn('and this\n', self._text())
 
@@ -75,7 +75,7 @@ class ForkedProgramTest(parameterized.TestCase):
     with self.assertRaises(subprocess.TimeoutExpired):
       process.wait(0.01)
     process.send_signal(number)
-    self.assertEqual(process.wait(60), -number)
+    self.assertEqual(process.wait(300), -number)
     self.assertFalse(psutil.pid_exists(process.pid))
 
   def test_a_terminal_is_its_own(self):
@@ -85,7 +85,7 @@ class ForkedProgramTest(parameterized.TestCase):
     os.close(terminal)
     waiting.wait_until(lambda: 'waiting' in self._text())
     os.write(master, b'\x03')  # Ctrl-C.
-    self.assertEqual(process.wait(60), 1)  # timeit prints the KeyboardInterrupt.
+    self.assertEqual(process.wait(300), 1)  # timeit prints the KeyboardInterrupt.
     self.assertIn('KeyboardInterrupt', self._text())
 
   def test_the_server_ends_with_its_client(self):
@@ -96,7 +96,7 @@ class ForkedProgramTest(parameterized.TestCase):
         pass
       server, = psutil.Process(client.pid).children()
       client.kill()
-      self.assertEmpty(psutil.wait_procs([server], timeout=60)[1])
+      self.assertEmpty(psutil.wait_procs([server], timeout=300)[1])
 
 
 if __name__ == '__main__':

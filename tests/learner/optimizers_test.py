@@ -1,4 +1,4 @@
-"""Tests of learner/optimizers.py by comparison with hand-computed steps and TensorFlow 1's own optimisers."""
+"""Tests of learner/optimizers.py by comparison with hand-computed steps and TensorFlow 1's RMSProp."""
 
 import os
 
@@ -72,22 +72,31 @@ class RMSPropTest(parameterized.TestCase):
 
 class AdamTest(absltest.TestCase):
 
-  def test_step_computed_by_hand(self):
+  def test_steps_computed_by_hand(self):
     w = tf.Variable(1.0)
-    optimizer = optimizers.Adam([w], beta1=0.9, beta2=0.99, epsilon=0.0)
-    # The first step of Adam has the size of the learning rate, for any gradient.
-    optimizer.apply([tf.constant(123.0)], tf.constant(0.1))
-    self.assertAlmostEqual(float(w), 0.9, places=5)
+    optimizer = optimizers.Adam([w], beta1=0.9, beta2=0.99, epsilon=1e-3)
+    # m = 0.1 * 0.02;  v = 0.01 * 0.02^2;  lr sqrt(1 - 0.99) / (1 - 0.9) = 0.1;  w = 1 - 0.1 * 0.002 / (0.002 + 0.001).
+    optimizer.apply([tf.constant(0.02)], tf.constant(0.1))
+    self.assertAlmostEqual(float(w), 0.933333, places=6)
+    # m = 0.9 * 0.002 - 0.1 * 0.01 = 0.0008;  v = 0.99 * 4e-6 + 0.01 * 0.01^2 = 4.96e-6.
+    # lr sqrt(1 - 0.99^2) / (1 - 0.9^2) = 0.0742460;  w -= 0.0742460 * 0.0008 / (0.00222711 + 0.001).
+    optimizer.apply([tf.constant(-0.01)], tf.constant(0.1))
+    self.assertAlmostEqual(float(w), 0.914928, places=6)
 
-  def test_agrees_with_tensorflow_1(self):
-    ours, theirs = _variables(), _variables()
-    optimizer = optimizers.Adam(ours, beta1=0.8, beta2=0.99, epsilon=1e-3)
-    oracle = tf.compat.v1.train.AdamOptimizer(0.05, beta1=0.8, beta2=0.99, epsilon=1e-3)
-    for step in range(5):
+  def test_variables_share_the_count_of_steps(self):
+    """Kingma & Ba 2015, section 2, the efficient form."""
+    variables = _variables()
+    optimizer = optimizers.Adam(variables, beta1=0.8, beta2=0.99, epsilon=1e-3)
+    want = [np.float64(v) for v in variables]
+    first, second = ([np.zeros_like(values) for values in want] for _ in range(2))
+    for step in range(1, 6):
       optimizer.apply(_gradients(step), tf.constant(0.05))
-      oracle.apply_gradients(zip(_gradients(step), theirs))
-    for a, b in zip(ours, theirs):
-      np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+      for i, gradient in enumerate(map(np.float64, _gradients(step))):
+        first[i] = 0.8 * first[i] + 0.2 * gradient
+        second[i] = 0.99 * second[i] + 0.01 * gradient**2
+        want[i] -= 0.05 * np.sqrt(1 - 0.99**step) / (1 - 0.8**step) * first[i] / (np.sqrt(second[i]) + 1e-3)
+    for value, variable in zip(want, variables, strict=True):
+      np.testing.assert_allclose(variable, value, rtol=1e-5, atol=1e-6)
 
 
 class EitherTest(parameterized.TestCase):

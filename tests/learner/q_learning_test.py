@@ -91,11 +91,15 @@ class PrioritiesTest(absltest.TestCase):
   @given(st.integers(0, 2**31), st.floats(0, 1))
   def test_agrees_with_a_slow_loop(self, seed, eta):
     random = np.random.RandomState(seed)
-    td_errors, mask = random.normal(size=[6, 4]).astype(np.float32), random.uniform(size=[6, 4]) < 0.7
-    mask[0] = True
+    td_errors, mask = random.normal(size=[6, 4]).astype(np.float32), random.uniform(size=[6, 4]) < 0.3
     sizes = [np.abs(td_errors[mask[:, b], b]) for b in range(4)]
-    want = [eta * those.max() + (1 - eta) * those.mean() for those in sizes]
+    want = [eta * those.max() + (1 - eta) * those.mean() if those.size else 0. for those in sizes]
     np.testing.assert_allclose(q_learning.sequence_priorities(tf.constant(td_errors), mask, eta), want, rtol=1e-4)
+
+  def test_of_a_sequence_without_any_step(self):
+    for eta in (0., 0.9):
+      priorities = q_learning.sequence_priorities(tf.ones([3, 1]), tf.zeros([3, 1], tf.bool), eta)
+      np.testing.assert_array_equal(priorities, [0.])
 
   def test_have_no_gradient(self):
     td_errors = tf.ones([3, 1])

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from scalable_agents.learner import queue
 
-_PATIENCE_SECONDS = 60.
+_PATIENCE_SECONDS = 300.
 _NEVER_SECONDS = 0.2  # Time to wait for an event that must not happen.
 
 

@@ -22,7 +22,7 @@ class InitialValuesTest(parameterized.TestCase):
 
   @parameterized.parameters(((8, 8, 4, 64), 256), ((2592, 256), 2592))
   def test_truncated_normal(self, shape, fan_in):
-    weights = networks.TruncatedNormal((1, 1))(shape, tf.float32).numpy()
+    weights = networks.truncated_normal(shape, (1, 1)).numpy()
     deviation = 1.0 / np.sqrt(fan_in)
     self.assertLess(np.abs(weights).max(), 2.0 * deviation)
     self.assertGreater(np.abs(weights).max(), 1.9 * deviation)
@@ -30,7 +30,7 @@ class InitialValuesTest(parameterized.TestCase):
     np.testing.assert_allclose(weights.mean(), 0.0, atol=0.03 * deviation)
 
   def test_glorot_uniform_over_the_whole_matrix(self):
-    weights = networks.GlorotUniform((1, 1))((330 + 256, 1024), tf.float32).numpy()
+    weights = networks.glorot_uniform((330 + 256, 1024), (1, 1)).numpy()
     np.testing.assert_allclose(np.abs(weights).max(), 0.0610, atol=1e-4)
     np.testing.assert_allclose(weights.std(), 0.0352, atol=1e-4)
 

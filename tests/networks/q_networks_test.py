@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.agents import configs
 from scalable_agents.networks import q_networks
 
 _ATARI = {'pixels': tf.TensorSpec([84, 84, 4], tf.uint8)}
@@ -13,10 +14,8 @@ _VECTOR = {'vector': tf.TensorSpec([4], tf.float32)}
 _NUM_ACTIONS = 5
 
 
-def _network(observation, num_actions=_NUM_ACTIONS, **settings):
-  return q_networks.QNetwork(observation, num_actions, 1, **dict(
-      torso='dqn', torso_precision='float32', centre_pixels='none', dense_before_lstm=False, use_lstm=True,
-      lstm_precision='float32', name='online') | settings)
+def _network(observation, num_actions=_NUM_ACTIONS, name='online', **settings):
+  return q_networks.QNetwork(observation, num_actions, configs.R2d2Config(seed=1, **settings), name)
 
 
 class QNetworkTest(parameterized.TestCase):
@@ -33,17 +32,26 @@ class QNetworkTest(parameterized.TestCase):
     encoded = torso.encode(acting.example_input({'pixels': tf.TensorSpec([84, 84, 4], tf.uint8)}))
     self.assertEqual(encoded.shape, [1, 7 * 7 * 64])
 
-  def test_the_heads_are_dueling(self):
-    """The mean of the action values is the value stream's output, whatever the advantages."""
-    network = _network(_VECTOR, use_lstm=False)
-    inputs = acting.example_input(_VECTOR)._replace(observation={'vector': tf.ones([1, 4])})
-    values = lambda: network.step(inputs, ())[0]
-    before = values()
-    advantage, = (v for v in network.trainable_variables if v.shape == [512, _NUM_ACTIONS])
-    advantage.assign_add(tf.random.stateless_normal(advantage.shape, [1, 1]))
-    after = values()
-    np.testing.assert_allclose(tf.reduce_mean(after, axis=-1), tf.reduce_mean(before, axis=-1), rtol=1e-4, atol=1e-5)
-    self.assertFalse(np.allclose(before, after, atol=0.1))
+  @parameterized.parameters(False, True)
+  def test_the_values_are_the_papers_equation(self, dense_before_lstm):
+    """Wang et al. 2016, equation 9, with random weights and biases."""
+    network, random = _network(_VECTOR, dense_before_lstm=dense_before_lstm, use_lstm=False), np.random.RandomState(0)
+    weights = {}
+    for variable in network.trainable_variables:
+      variable.assign(random.randn(*variable.shape) / np.sqrt(variable.shape[0]))
+      weights[variable.name.removesuffix(':0').removeprefix('online/')] = np.float64(variable)
+    layer = lambda x, name: x @ weights.pop(f'{name}/w') + weights.pop(f'{name}/b')
+    relu = lambda x: np.maximum(x, 0.)
+    vector = random.randn(6, 4)
+    features = relu(layer(relu(layer(vector, 'vector_torso/linear1')), 'vector_torso/linear2'))
+    if dense_before_lstm:
+      features = relu(layer(features, 'dense'))
+    value = layer(relu(layer(features, 'dueling_head/value_hidden')), 'dueling_head/value')
+    advantage = layer(relu(layer(features, 'dueling_head/advantage_hidden')), 'dueling_head/advantage')
+    self.assertEmpty(weights)  # No other layer has a say.
+    inputs = acting.example_input(_VECTOR)._replace(observation={'vector': tf.constant(vector, tf.float32)})
+    np.testing.assert_allclose(
+        network.step(inputs, ())[0], value + advantage - advantage.mean(axis=1, keepdims=True), rtol=1e-4, atol=1e-5)
 
   def test_pixels_are_centred_if_wanted(self):
     pixels = np.random.RandomState(0).randint(100, size=[1, 84, 84, 4]).astype(np.uint8)

@@ -74,7 +74,7 @@ class PausingTest(parameterized.TestCase):
         while process.status() != psutil.STATUS_ZOMBIE:
           pass
       stopping.kill()
-    self.assertEmpty(psutil.wait_procs([process], timeout=60)[1])  # It gets its SIGTERM.
+    self.assertEmpty(psutil.wait_procs([process], timeout=300)[1])  # It gets its SIGTERM.
     self._wait([child], stopped=False)
 
 

@@ -155,7 +155,7 @@ class ServicesTest(parameterized.TestCase):
   def test_all_leave_when_the_launcher_is_killed(self):
     launcher, children = self._launch()
     launcher.kill()
-    self.assertEmpty(psutil.wait_procs(children, timeout=60)[1])
+    self.assertEmpty(psutil.wait_procs(children, timeout=300)[1])
     self.assertCountEqual(self._read('ended').split(), ['run', 'service'])
 
   def _launch(self):

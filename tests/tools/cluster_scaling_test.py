@@ -80,7 +80,7 @@ class ClusterScalingTest(absltest.TestCase):
     children = connected()
     measuring.kill()
     measuring.join()
-    self.assertEmpty(psutil.wait_procs(children, timeout=60)[1])
+    self.assertEmpty(psutil.wait_procs(children, timeout=waiting.PATIENCE_SECONDS)[1])
 
   def test_an_unroll_costs_something(self):
     self._fork()

@@ -39,7 +39,7 @@ from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
 _LEARNING, _ACTING = 'CPU:1', 'CPU:0'
-_PATIENCE_SECONDS = 60.
+_PATIENCE_SECONDS = 300.
 _PROGRAM = '''
 import sys
 from scalable_agents.tests.training import devices_test

@@ -128,7 +128,7 @@ def episodes(logdir):
   return [line.split(',') for line in lines]
 
 
-def still_alive(processes, seconds=60.):
+def still_alive(processes, seconds=300.):
   """Returns the processes that have not ended after `seconds`."""
   return psutil.wait_procs(processes, timeout=seconds)[1]
 

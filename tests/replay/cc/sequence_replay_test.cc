@@ -112,8 +112,8 @@ TEST(SequenceReplayTest, RegressionTheFirstSequenceOfASegmentMayBeginLongAfterIt
 
 TEST(SequenceReplayTest, RegressionALifeLostAfterAGapHasTheFramesBeforeIt) {
   const SequenceGeometry geometry{5, 40, 40, false, 0};
-  constexpr int kLength = RowLayout::kRowsPerSlab;   // Each unroll fills a slab, which could be dropped at once.
-  constexpr int kFirst = 5 * kLength;  // The next sequence would begin 35 rows later.
+  constexpr int kLength = RowLayout::kRowsPerSlab;  // Each unroll fills a slab, which could be dropped at once.
+  constexpr int kFirst = 5 * kLength;               // The next sequence would begin 35 rows later.
   for (int lost = 1; lost <= 2 * kLength; ++lost) {
     SequenceReplay replay(TestOptions(geometry, 100));
     const SequenceStream stream(1, {100'000});
