@@ -62,9 +62,15 @@ class ManyActorsTest(absltest.TestCase):
     self.numbers = collections.defaultdict(set)  # Host -> numbers of its unrolls that have arrived.
     self._port, self._last_host = port, 0
     self.processes = {}  # Numbers of hosts -> process.
-    self.addCleanup(lambda: [process.kill() for process in self.processes.values()])
+    self.addCleanup(self._end)
     for _ in range(_PROCESSES.value):
       self._start()
+
+  def _end(self):
+    for process in self.processes.values():
+      process.kill()
+    for process in self.processes.values():
+      process.join()
 
   def _start(self):
     """Starts a process with new actor hosts."""

@@ -159,8 +159,12 @@ class EndTest(remote_learner_testing.TestCase):
     first.close_queue()
     end = remote_learner_testing.put(remote, range(20))
     waiting.wait_until(lambda: remote._connection.failure)
-    late = self.remote(self.port, host=5)
-    time.sleep(4 * remote_learner._RETRY_SECONDS)
+    connection = remote._connection
+    with mock.patch.object(connection, 'beat', wraps=connection.beat) as beat, \
+        mock.patch.object(learner_connection, 'Connection', wraps=learner_connection.Connection) as connect:
+      late = self.remote(self.port, host=5)
+      # Who begins to ask for the third time has had two answers.
+      waiting.wait_until(lambda: min(beat.call_count, connect.call_count) >= 3)
     self.assertEqual((remote.totals().reconnects, self.said), (0, []))
     self.assertFalse(late.wait_for_parameters(0))
     self.assertFalse(self.ended.is_set())

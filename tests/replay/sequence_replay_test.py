@@ -331,17 +331,6 @@ class ReplayTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, '^there is not enough memory$'):
         _make().restore('unused')
 
-  def test_regression_sequences_saved_before_they_had_a_priority_can_be_sampled(self):
-    """A checkpoint may save between an insert and its update. Nobody sets the priority after the restore."""
-    replay, restored = _make(), _make()
-    path = self.create_tempdir().full_path + '/replay'
-    _set_all(replay, _insert(replay, [0], 0, 40, _starts(0, 14)))
-    new = _insert(replay, [0], 1, 40, _starts(0, 14))
-    replay.save(path)
-    restored.restore(path)
-    self.assertContainsSubset(new.key.numpy(), restored.sample(500, 3).key.numpy())
-    self.assertNoCommonElements(new.key.numpy(), replay.sample(500, 3).key.numpy())
-
   @parameterized.parameters(
       (_SPEC._replace(frame=tf.TensorSpec([2, 3], tf.uint16)), _STATE),
       (_SPEC._replace(reward=tf.TensorSpec([1], tf.float32)), _STATE),

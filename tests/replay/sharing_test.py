@@ -78,7 +78,8 @@ class SharingTest(absltest.TestCase):
     cls.address = f'localhost:{cls.enterClassContext(cluster_testing.free_port())}'
     cls.server = context.Process(target=_serve, args=(cls.address, is_ready, cls.may_end), daemon=True)
     cls.server.start()
-    cls.addClassCleanup(cls.server.kill)
+    cls.addClassCleanup(cls.server.join)
+    cls.addClassCleanup(cls.server.kill)  # Before the join.
     assert is_ready.wait(waiting.PATIENCE_SECONDS)
 
   def _connect(self, make):
