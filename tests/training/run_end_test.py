@@ -148,9 +148,10 @@ class RunEndTest(absltest.TestCase):
 
   def test_a_signal_ends_the_wait_until_the_others_have_saved(self):
     end = self._end(have_peers=True)
-    self.assertTrue(end.await_others(lambda: None))
-    with self.assertRaisesRegex(ValueError, '^gone$'):
-      end.await_others(mock.Mock(side_effect=ValueError('gone')))
+    with mock.patch.object(run_end, 'UPDATE_PATIENCE_SECONDS', waiting.PATIENCE_SECONDS):
+      self.assertTrue(end.await_others(lambda: None))
+      with self.assertRaisesRegex(ValueError, '^gone$'):
+        end.await_others(mock.Mock(side_effect=ValueError('gone')))
     self.assertEmpty(self.said)
     signal.raise_signal(signal.SIGINT)  # The one that has ended the training.
     end._say = lambda text: (self.said.append(text), signal.raise_signal(signal.SIGINT))
