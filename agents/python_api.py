@@ -258,18 +258,19 @@ def _stored_run(name: str | None, flags: dict[str, Any], agent: str, file: str, 
   """
   candidates = [agents.find(agent)] if agent else [
       preset for preset in agents.PRESETS.values() if preset.agent == agents.AGENTS.get(str(name))]
-  # Several suites may have this agent. The run's suite is the one whose protocol's settings were stored.
-  presets = [preset for preset in candidates
-             if {field.name for field in dataclasses.fields(preset.protocol)} <= flags.keys()]
-  if not presets:
+  if not candidates:
     raise errors.UserError(f'{file}: the agent {name!r} is not one of this project: give --agent=module:NAME, or in '
                            "Python agent='module:NAME'")
-  definition = python_path.load(presets[0].agent)
+  # Several suites may have this agent. The run's suite is the one whose protocol's settings were stored, except perhaps
+  # those of later versions.
+  preset = max(candidates, key=lambda candidate: len(
+      {field.name for field in dataclasses.fields(candidate.protocol)} & flags.keys()))
+  definition = python_path.load(preset.agent)
   config = _stored_settings(definition.config, flags, file)
   levels = registry.expand(config.level_name)
-  protocol = _stored_settings(type(presets[0].protocol), flags, file)
+  protocol = _stored_settings(type(preset.protocol), flags, file)
   # A file of export.py has no settings of the run.
-  run = _stored_settings(run_config.RunConfig, dataclasses.asdict(presets[0].run) | flags, file)
+  run = _stored_settings(run_config.RunConfig, dataclasses.asdict(preset.run) | flags, file)
   portable = settings_lib.portable(protocol)
   here = _on_this_machine(protocol, portable, given)
   return StoredRun(definition, config, here.environments(levels, training=False), dataclasses.asdict(portable),

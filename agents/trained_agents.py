@@ -10,6 +10,7 @@ import urllib.request
 
 from scalable_agents.agents import agent_file
 from scalable_agents.environments import dmlab
+from scalable_agents.environments import dmlab30
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 
@@ -37,11 +38,12 @@ def find(agent: str, level: str, runs: str) -> str:
 
   Args:
     agent: the name of an agent of this project.
-    level: the name of the level that it was trained on.
+    level: the name of the level that it was trained on, or is tested on.
     runs: the folder of run directories, where one named AGENT_LEVEL is looked for.
   Raises:
     errors.UserError: there is neither, or the file cannot be fetched, or is not the one that was released.
   """
+  level = dmlab30.SUITE.trained.get(level, level)  # Agents are not trained on the level with which they are tested.
   name = f'{agent}_{level}'
   logdir = os.path.join(runs, name)
   if os.path.isdir(logdir):

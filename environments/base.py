@@ -47,8 +47,10 @@ class Environment(dm_env.Environment):
 
   def reset(self) -> dm_env.TimeStep:
     """Starts an episode. Returns its FIRST step."""
+    self._between_episodes = True  # Also if this start fails.
+    first = dm_env.restart(self._start_episode())
     self._between_episodes = False
-    return dm_env.restart(self._start_episode())
+    return first
 
   def step(self, action) -> dm_env.TimeStep:
     """Plays one agent step. If no episode is running, it starts one and ignores the action.

@@ -43,6 +43,7 @@ class DmEnv(base.Environment):
       raise ValueError(f'dm_env:{path}: {error}') from None
     super().__init__(int(actions.num_values), spec)
     self._path = path
+    self._action_type = actions.dtype.type  # The spec's own check wants it.
     frames = getattr(self._environment, 'frames_per_step', 1)
     if not isinstance(frames, (int, np.integer)) or frames < 1:
       raise ValueError(
@@ -67,7 +68,7 @@ class DmEnv(base.Environment):
     return self._convert(self._environment.reset().observation)
 
   def _advance(self, action):
-    step = self._environment.step(action)
+    step = self._environment.step(self._action_type(action))
     return step._replace(reward=float(step.reward), observation=self._convert(step.observation))
 
 

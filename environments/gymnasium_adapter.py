@@ -17,8 +17,8 @@ from scalable_agents.environments import user_modules
 class Gymnasium(base.Environment):
   """One gymnasium environment.
 
-  The action space must be Discrete. The observation space is a Box, a Discrete or a Dict; observations.py says which
-  ones an agent can observe. Rewards are raw.
+  The action space must be Discrete. The observation space is an array of numbers, a Discrete or a Dict of these;
+  observations.py says which ones an agent can observe. Rewards are raw.
 
   A truncation (a time limit) is a LAST step with discount 1, and agents then bootstrap from its observation; see
   actor/unroll.py. A termination is a LAST step with discount 0.
@@ -74,7 +74,7 @@ class Gymnasium(base.Environment):
     return self._convert(observation)
 
   def _advance(self, action):
-    observation, reward, terminated, truncated, _ = self._environment.step(self._first_action + action)
+    observation, reward, terminated, truncated, _ = self._environment.step(np.int64(self._first_action + action))
     make_step = dm_env.termination if terminated else dm_env.truncation if truncated else dm_env.transition
     return make_step(float(reward), self._convert(observation))
 
@@ -85,7 +85,8 @@ class Gymnasium(base.Environment):
       return {name: self._spec(entry) for name, entry in space.spaces.items()}
     if isinstance(space, spaces.Discrete):
       return specs.BoundedArray((), np.int64, int(space.start), int(space.start) + int(space.n) - 1)
-    return specs.Array(space.shape, space.dtype) if isinstance(space, spaces.Box) else space
+    has_numbers = isinstance(space, (spaces.Box, spaces.MultiBinary, spaces.MultiDiscrete))
+    return specs.Array(space.shape, space.dtype) if has_numbers else space
 
 
 def _make(environment_id, arguments):
@@ -119,7 +120,8 @@ def _make(environment_id, arguments):
   except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
     raise ImportError(f'{name}: {base.one_line(error)}') from error
   except (gymnasium.error.Error, ValueError) as error:
-    closest = difflib.get_close_matches(environment_id, gymnasium.registry, n=3)
+    is_known = environment_id in gymnasium.registry
+    closest = [] if is_known else difflib.get_close_matches(environment_id, gymnasium.registry, n=3)
     hint = f' Closest ids: {", ".join(closest)}.' if closest else ''
     raise ValueError(f'{name}: {base.one_line(error)}{hint}') from error
   return gymnasium, environment, draws_not

@@ -23,6 +23,7 @@ import time
 from typing import Any, NamedTuple, TextIO
 import zlib
 
+import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
@@ -45,7 +46,7 @@ from scalable_agents.records import settings
 from scalable_agents.training import definition
 from scalable_agents.training import run_config
 
-_SEED_OFFSET = 2**30  # The seeds of training begin below 2**29 and count up.
+_LEAST_SEED = 2**30   # The seeds of training begin below 2**29 and count up.
 _UNROLL_LENGTH = 20   # Agent steps after which the finished episodes of an environment are counted.
 _LOOK_SECONDS = 0.2   # Interval in which the main thread checks signals and shows progress.
 
@@ -58,8 +59,11 @@ class Restored(NamedTuple):
 
 
 def seed_of(training_seed: int) -> int:
-  """Returns the seed of an evaluation. Its episodes differ from those that a run with `training_seed` has played."""
-  return (training_seed + _SEED_OFFSET) % 2**31
+  """Returns the seed of an evaluation. Its episodes differ from those of all training, and of other runs' evaluations.
+
+  Environment i has this seed plus i, so neighbouring seeds would play nearly the same episodes.
+  """
+  return _LEAST_SEED + (int(np.random.SeedSequence(training_seed).generate_state(1)[0]) >> 3)
 
 
 def selection_of(agent: definition.Definition, run: run_config.RunConfig) -> acting.Selection:

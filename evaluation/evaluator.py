@@ -3,8 +3,8 @@
 If environments played in parallel until a total number of episodes is reached, the results would favour short episodes,
 because long ones are more often unfinished at the end. So the number is divided among the environments beforehand.
 Each environment has a quota. Its first episodes count whatever their length, and evaluation ends when the last
-environment has filled its quota. An environment whose worker was replaced keeps its quota and its count. The episodes
-of the unroll that the fault cut off are played again.
+environment has filled its quota. An environment whose worker was replaced keeps its quota and its count. The episode
+that the fault cut off is replaced by a new one.
 """
 
 from collections.abc import Callable, Sequence

@@ -62,7 +62,7 @@ def remove_others(directory: str):
   """
   in_force = _in_force(directory)
   # The index goes first, so that the rest, if a kill leaves it behind, is not taken for a checkpoint.
-  for name in sorted(os.listdir(directory), reverse=True):
+  for name in sorted(os.listdir(directory), key=lambda name: not name.endswith('.index')):
     match = _PART.fullmatch(name)
     if name == STATE + '.new' or match and (match[1] not in in_force or match[2] or match[3]):
       path = os.path.join(directory, name)

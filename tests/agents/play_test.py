@@ -215,6 +215,8 @@ class PlayTest(parameterized.TestCase):
     change(flags=manifest['flags'] | {'torso': 'huge'})
     with self.assertRaisesRegex(errors.UserError, f'^{path}: --torso=huge: want [^\n]*$'):
       scalable_agents.load(path)
+    change(flags={name: value for name, value in manifest['flags'].items() if name != 'sticky_actions'})
+    scalable_agents.load(path)  # An older version, without this setting, has exported it.
     change(agent='nobody')
     with self.assertRaisesRegex(errors.UserError, "^.*: the agent 'nobody' is not one of this project: [^\n]*$"):
       scalable_agents.load(path)
@@ -356,6 +358,8 @@ class TrainedAgentsTest(absltest.TestCase):
       command = f'scalable-agents {program} --level_name={level} --logdir={logdir}'
       with self.assertRaisesRegex(errors.UserError, f'^no release has a trained agent {agent}_{level}, .*: {command}$'):
         trained_agents.find(agent, level, self.folder)
+    with self.assertRaisesRegex(errors.UserError, '--level_name=rooms_collect_good_objects_train '):
+      trained_agents.find('impala', 'rooms_collect_good_objects_test', self.folder)
 
   def test_on_pong_it_trains_as_make_train_does(self):
     makefile = (source_tree.ROOT / 'Makefile').read_text(encoding='utf-8').replace('\\\n', ' ')

@@ -1,5 +1,7 @@
 """Tests of environments/base.py."""
 
+from unittest import mock
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import dm_env
@@ -48,6 +50,13 @@ class EnvironmentTest(parameterized.TestCase):
     environment.step(0)
     self.assertTrue(environment.reset().first())
     self.assertEqual(environment.step(0).observation['vector'], 2)
+
+  def test_after_a_start_that_fails_the_next_step_starts_an_episode(self):
+    environment = _Countdown()
+    environment.reset()
+    with mock.patch.object(environment, '_start_episode', side_effect=OSError), self.assertRaises(OSError):
+      environment.reset()
+    self.assertTrue(environment.step(1).first())
 
   @parameterized.parameters(-1, 2, 100)
   def test_refuses_an_action_that_does_not_exist(self, action):

@@ -46,6 +46,7 @@ class _Task(dm_env.Environment):
     return dm_env.restart(self._observation())
 
   def step(self, action):
+    self._actions.validate(action)
     self._step += 1
     is_last = self._step == self._length
     return dm_env.TimeStep(dm_env.StepType.LAST if is_last else dm_env.StepType.MID, 10 * action,

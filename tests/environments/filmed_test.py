@@ -12,10 +12,10 @@ class FilmedTest(absltest.TestCase):
 
   def test_it_is_the_environments_first_episode_with_a_picture_of_every_step(self):
     plain, environment = catch.Catch(seed=3), filmed.Filmed(catch.Catch(seed=3))
-    plain.frame_stacks = {'pixels': 1}
-    self.assertEqual(filmed.Filmed(plain).frame_stacks, {'pixels': 1})
+    plain.frame_stacks, plain.frames_per_step = {'pixels': 1}, 4
+    of_plain = filmed.Filmed(plain)
+    self.assertEqual((of_plain.frame_stacks, of_plain.frames_per_step), ({'pixels': 1}, 4))
     plain = catch.Catch(seed=3)
-    self.assertEqual(environment.frames_per_step, plain.frames_per_step)
     self.assertEqual(environment.action_spec(), plain.action_spec())
     want, got = plain.reset(), environment.reset()
     for _ in range(100):

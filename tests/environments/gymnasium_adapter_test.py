@@ -178,6 +178,13 @@ class ObservationTest(parameterized.TestCase):
     with mock.patch.object(task, '_observe', return_value=observed):
       np.testing.assert_array_equal(adapter.reset().observation[kind], observed[name].reshape(shape))
 
+  @parameterized.parameters(spaces.MultiBinary(4), spaces.MultiDiscrete([2, 3]))
+  def test_other_numbers_are_a_vector(self, space):
+    adapter, task = _adapter(_Task, observation_space=space)
+    observed = space.sample()
+    with mock.patch.object(task, '_observe', return_value=observed):
+      np.testing.assert_array_equal(adapter.reset().observation['vector'], observed)
+
   def test_discrete_observations_are_one_hot_from_their_start(self):
     adapter, _ = _adapter(_Task, observation_space=spaces.Discrete(3, start=-1))
     self.assertEqual(adapter.observation_spec()['vector'].shape, (3,))

@@ -23,9 +23,9 @@ def _play(actions):
 class HarvestTest(absltest.TestCase):
 
   def test_every_episode(self):
-    true_returns, clipped_returns = {}, {}
+    true_returns, clipped_returns, environment = {}, {}, harvest.Harvest(seed=0)
     for actions in itertools.product((0, 1), repeat=4):
-      rewards, _ = _play(actions)
+      rewards, _ = playing.play(environment, actions)
       self.assertEqual(rewards, [float(action == 0) for action in actions[:-1]]
                        + [20. if sum(actions) == 4 else float(actions[-1] == 0)])
       true_returns[actions], clipped_returns[actions] = sum(rewards), sum(np.clip(rewards, -1, 1))

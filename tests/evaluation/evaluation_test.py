@@ -45,7 +45,7 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
     summary = self.evaluate(config, run, screen)
     want = []
     for environment, quota in enumerate([8, 8, 7, 7]):
-      balls = np.random.RandomState(2**30 + 7 + environment)  # Training uses no such seed.
+      balls = np.random.RandomState(evaluation.seed_of(7) + environment)  # Training uses no such seed.
       want += [_catch_return(balls.randint(5)) for _ in range(quota)]
     self.assertIsNone(summary['suite'])
     result = summary['levels']['catch']
@@ -57,7 +57,7 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
     self.assertIsNone(result['human_normalised_capped'])
     self.assertEqual(summary['protocol'], {
         'checkpoint': 'ckpt-1', 'num_episodes': 30, 'actions': 'sampled', 'rewards': 'raw', 'frames_per_step': 1,
-        'num_actions': 3, 'num_environments': 4, 'environment_restarts': 0, 'seed': 2**30 + 7,
+        'num_actions': 3, 'num_environments': 4, 'environment_restarts': 0, 'seed': evaluation.seed_of(7),
         'environment_frames': 12_800, 'learner_steps': 20, 'atari': None, 'dmlab': None, 'reference_scores': None})
     self.assertEqual(self.stored(run), summary)
     speed = r' of 30 episodes, [\d,]+ frames/s\n'
@@ -69,7 +69,8 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
     config, run = self.make_run()
     summary = self.evaluate(config, run, test_num_episodes=800, num_environments=8)
     returns = summary['levels']['catch']['episode_returns']
-    columns = [np.random.RandomState(2**30 + 1 + environment).randint(5, size=100) for environment in range(8)]
+    seed = evaluation.seed_of(1)
+    columns = [np.random.RandomState(seed + environment).randint(5, size=100) for environment in range(8)]
     for column in range(5):
       of_column = {value for value, ball in zip(returns, np.concatenate(columns)) if ball == column}
       self.assertEqual(of_column, {-1., 1.})
@@ -158,7 +159,7 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
     screen = io.StringIO()
     summary = self.evaluate(config, run, screen, video=path)
     # The policy always recalls a 1.
-    cues = [np.random.RandomState(2**30 + 1 + environment).randint(2, size=8) for environment in range(4)]
+    cues = [np.random.RandomState(evaluation.seed_of(1) + environment).randint(2, size=8) for environment in range(4)]
     cues = np.concatenate([cues[0], cues[1], cues[2][:7], cues[3][:7]])
     self.assertEqual(summary['levels']['recall']['episode_returns'], [1. if cue == 1 else -1. for cue in cues])
     steps = summary['levels']['recall']['episode_lengths'][0]
@@ -208,8 +209,14 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
 
   @parameterized.parameters(0, 1, 2**30, 2**31 - 1)
   def test_seeds_are_fit_for_all_and_not_those_of_training(self, seed):
-    self.assertBetween(evaluation.seed_of(seed), 0, 2**31 - 1)
-    self.assertEqual(abs(evaluation.seed_of(seed) - seed), 2**30)
+    self.assertBetween(evaluation.seed_of(seed), 2**30, 2**30 + 2**29)  # Training's begin below 2**29.
+
+  def test_the_seed_of_an_evaluation_stays_the_same(self):
+    self.assertEqual(evaluation.seed_of(1), 1_303_179_839)
+
+  def test_runs_with_neighbouring_seeds_play_other_episodes(self):
+    seeds = [evaluation.seed_of(seed) for seed in range(100)]
+    self.assertGreater(np.diff(np.sort(seeds)).min(), 1_000)  # Each environment has the next one.
 
 
 if __name__ == '__main__':

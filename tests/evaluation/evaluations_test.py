@@ -149,6 +149,8 @@ class EvaluationProcessTest(evaluation_testing.EvaluationTestCase):
     stored = self.evaluate(config, run, test_num_episodes=5, num_environments=8)
     self.assertEqual((row['environment_frames'], row['num_episodes'], row['checkpoint'], row['actions']),
                      (12_800, 5, 'ckpt-1', 'sampled'))
+    for name in ('seed', 'learner_steps'):
+      self.assertEqual(row[name], stored['protocol'][name])
     self.assertSequenceEqual(list(row['levels']), levels)
     for level in levels:
       self.assertLen(row['levels'][level]['episode_returns'], 5)

@@ -167,6 +167,7 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertCountEqual([(row['level'], row['agent'], row['500'], row['1K']) for row in rows[:3]], [
         ('pong', 'IMPALA, levels=1', '1.00', '1.00'), ('pong', 'IMPALA, levels=2', '2.00', '3.00'),
         ('breakout', 'IMPALA, levels=2', '2.00', '3.00')])
+    self.assertNotIn('1.5K', rows[0])
 
   def test_numbers_of_others_after_equal_frames(self):
     """The file's means, by hand, beside a longer run."""

@@ -62,6 +62,7 @@ class DeparturesTest(parameterized.TestCase):
       ('IMPALA, deep', {'learning_rate_decay': False}, {'learning_rate_decay': False}),
       ('IMPALA, deep, PBT', {'population_episodes': 50}, {'population_episodes': 50}),
       ('IMPALA, deep, PBT', {'clip_gradient_norm': 40.}, {'clip_gradient_norm': 40.}),
+      ('IMPALA, deep, PBT', {'learning_rate_decay': True}, {'learning_rate_decay': True}),
       ('IMPALA, deep', {'dataset_path': 'dummy'}, {'dataset_path': 'dummy'}),
       ('IMPALA, deep, experts', {'learning_rate': 5e-4}, {'learning_rate': 5e-4}),
       ('IMPALA, deep, experts', {'reward_transform': 'optimistic_asymmetric'},

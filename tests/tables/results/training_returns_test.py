@@ -26,7 +26,7 @@ class TrainingReturnsTest(run_directories.TestCase):
 
   def test_episodes_are_read_by_level(self):
     found = self._read({'pong': [1., 2.], 'qbert': [5.]}, level_name='pong,qbert', frames=100)
-    self.assertEqual(found.frames, 100)
+    self.assertEqual((found.frames, found.frames_per_level), (100, 50))
     np.testing.assert_array_equal(found.of_levels['pong'], [[50, 1], [100, 2]])
     np.testing.assert_array_equal(found.of_levels['qbert'], [[100, 5]])
 
