@@ -1,7 +1,7 @@
 # An image with this project installed. docs/cluster/from_one_machine.md uses it with Docker and on Kubernetes.
 #
 #   docker build -t scalable-agents .
-#   docker build -t scalable-agents --build-arg GPU=1 .    # With CUDA's libraries, 3 GB more.
+#   docker build -t scalable-agents --build-arg GPU=1 .    # With CUDA's libraries, 3 GB more. GPU=0 leaves them out.
 FROM python:3.11-slim-bookworm AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /venv
@@ -9,8 +9,9 @@ ENV PATH=/venv/bin:$PATH
 WORKDIR /source
 # The requirements come before the code, so that they are not installed again when only the code has changed.
 COPY requirements.txt requirements-gpu.txt ./
-ARG GPU=
-RUN pip install --no-cache-dir setuptools==80.10.2 --requirement requirements.txt ${GPU:+--requirement requirements-gpu.txt}
+ARG GPU=0
+RUN pip install --no-cache-dir setuptools==80.10.2 --requirement requirements.txt \
+  $(test "${GPU:-0}" = 0 || echo --requirement requirements-gpu.txt)
 COPY . .
 RUN pip install --no-cache-dir --no-build-isolation --no-deps .
 

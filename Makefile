@@ -1,6 +1,6 @@
-# train and benchmark first run setup: a virtual environment in .venv with the pinned requirements, the C++ ops, this
-# project as an editable install, and Bazel. Steps that are done already are skipped. test needs only the requirements
-# and Bazel, which builds the ops itself.
+# setup makes a virtual environment in .venv with the pinned requirements, the C++ ops and this project as an editable
+# install, and installs Bazel. train and benchmark do the same first, without Bazel. Steps that are done already are
+# skipped. test needs only the requirements and Bazel, which builds the ops itself.
 SHELL := /bin/bash
 
 VENV := .venv
@@ -52,19 +52,29 @@ PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=auto --centre_p
   --full_action_set=False --burn_in=4 --sequence_length=16 --sequence_period=8 --unroll_length=16 --batch_size=16 \
   --samples_per_period=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \
   --replay_capacity=60_000 --replay_minimum_size=4_000 --nosave_replay --total_environment_frames=10_000_000
+ifneq ($(filter train,$(MAKECMDGOALS)),)
+ifeq ($(PONG_$(AGENT)),)
+$(error train: AGENT=$(AGENT): want impala or r2d2)  # Here, because a recipe runs only after its prerequisites.
+endif
+endif
 
-.PHONY: help setup packages train test lint docs links notebooks wheel wheel-test benchmark evidence gpu-proof doctor clean
+.PHONY: help setup ready packages train test lint docs links notebooks wheel wheel-test benchmark evidence gpu-proof doctor clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:  # For example, a .venv without pip, when the disk is full.
 
 help:  ## Shows this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: packages $(INSTALLED) $(LIBRARIES) $(SOURCE)  ## Sets up .venv, the C++ libraries and Bazel. Skips what is set up already.
+setup: ready  ## Sets up .venv, the C++ libraries and Bazel. Skips what is set up already.
+
+ready: packages $(INSTALLED) $(LIBRARIES) $(SOURCE)
 	@echo 'setup: ready'
 
+# The other targets need no Bazel. Prerequisites of these two get the variable, too.
+setup test: PACKAGES := --bazel
+
 packages:
-	@tools/install_packages.sh || echo 'setup: continuing without these packages'
+	@tools/install_packages.sh $(PACKAGES) || echo 'setup: continuing without these packages'
 
 $(PYTHON): | packages
 	@for python in python3.11 python3.12 python3.13 python3; do \
@@ -90,8 +100,7 @@ $(LIBRARIES) &: setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALL
 $(SOURCE): | $(PYTHON)
 	@mkdir -p $(@D) && ln -sfn ../.. $@
 
-train: setup  ## Trains IMPALA on Pong and evaluates it. Options: AGENT=r2d2 LOGDIR=runs/pong ARGS='--seed=2'.
-	@test -n '$(PONG_$(AGENT))' || { echo 'train: AGENT=$(AGENT): want impala or r2d2' >&2; exit 1; }
+train: ready  ## Trains IMPALA on Pong and evaluates it. Options: AGENT=r2d2 LOGDIR=runs/pong ARGS='--seed=2'.
 	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 $(PONG_$(AGENT)) --logdir='$(LOGDIR)' $(ARGS)
 	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 --logdir='$(LOGDIR)' --mode=test
 	@echo 'all metrics:          $(VENV)/bin/tensorboard --logdir="$(LOGDIR)"'
@@ -146,7 +155,7 @@ wheel: $(LIBRARIES)  ## Builds a wheel in dist/. It installs without a compiler,
 wheel-test: wheel  ## Installs that wheel in an environment of its own, without a compiler, and learns catch.
 	$(PYTHON) tools/check_wheel.py dist/*.whl
 
-benchmark: setup  ## Measures the speed of each part and of the whole training.
+benchmark: ready  ## Measures the speed of each part and of the whole training.
 	$(PYTHON) -m scalable_agents.tools.benchmark --torso_precision=$(PRECISION) $(ARGS)
 
 $(TASKS): requirements-evidence.txt $(INSTALLED)
@@ -154,10 +163,10 @@ $(TASKS): requirements-evidence.txt $(INSTALLED)
 	@$(INSTALL) --requirement $<
 	@touch $@
 
-evidence: setup $(TASKS)  ## Checks claims of the papers on small tasks, and writes results/evidence/evidence.md.
+evidence: ready $(TASKS)  ## Checks claims of the papers on small tasks, and writes results/evidence/evidence.md.
 	$(PYTHON) -m scalable_agents.tools.evidence $(ARGS)
 
-gpu-proof: setup  ## Measures how fast and exact an NVIDIA card is, in 8 minutes. Without a card: ARGS=--device=cpu.
+gpu-proof: ready  ## Measures how fast and exact an NVIDIA card is, in 8 minutes. Without a card: ARGS=--device=cpu.
 	$(PYTHON) -m scalable_agents.tools.gpu_proof $(ARGS)
 
 doctor:  ## Checks this machine, and prints a command that fixes each problem.
@@ -166,5 +175,5 @@ doctor:  ## Checks this machine, and prints a command that fixes each problem.
 	else $$python tools/doctor.py; fi  # `pip install .` puts the package and its libraries elsewhere.
 
 clean:  ## Removes build outputs; keeps .venv and runs/.
-	@if command -v bazel >/dev/null; then bazel clean; fi
+	@if command -v bazel >/dev/null; then bazel clean || true; fi
 	rm -rf build dist $(LIBRARIES)

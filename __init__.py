@@ -2,8 +2,6 @@
 
 __version__ = '0.1.0'  # CHANGELOG.md says what each version brought.
 
-from scalable_agents import moved_modules as moved_modules  # Old names of modules keep working.
-
 
 def __getattr__(name: str):
   """Imports the Python interface when it is used, because it needs TensorFlow."""

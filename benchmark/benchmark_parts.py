@@ -18,6 +18,7 @@ from scalable_agents.agents import registry
 from scalable_agents.benchmark import constant_environment
 from scalable_agents.benchmark import training_rate
 from scalable_agents.processes import kernels
+from scalable_agents.processes import machine
 from scalable_agents.processes import python_path
 
 GAME = 'pong'
@@ -377,7 +378,7 @@ def actor_pool(seconds, workload):
   """
   from scalable_agents.actor import actor_pool as actor_pool_lib
   from scalable_agents.actor import environment_workers
-  cores = len(os.sched_getaffinity(0))
+  cores = machine.num_cores()
   environments = 32 * cores
   unroll_length, batch_size = workload.config['unroll_length'], workload.config['batch_size']
   workers = environment_workers.EnvironmentWorkers(

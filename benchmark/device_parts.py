@@ -20,6 +20,7 @@ from scalable_agents.benchmark import benchmark_parts
 from scalable_agents.benchmark import matrix_products
 from scalable_agents.benchmark import r2d2_parts
 from scalable_agents.processes import kernels
+from scalable_agents.processes import machine
 from scalable_agents.processes import python_path
 
 HOST = '/CPU:0'
@@ -92,7 +93,7 @@ def describe(device):
   return {
       'line': devices.describe([card], card), 'why_unused': devices.why_unused(), 'num_cards': len(gpus),
       'card': details.get('device_name'), 'compute_capability': details.get('compute_capability'),
-      'fastest_precision': devices.fastest_precision(card), 'cores': len(os.sched_getaffinity(0)),
+      'fastest_precision': devices.fastest_precision(card), 'cores': machine.num_cores(),
       'processor_instructions': kernels.instruction_sets(), 'python': platform.python_version(),
       'tensorflow': tf.__version__, 'built_for_cuda': build.get('cuda_version'),
       'built_for_cudnn': build.get('cudnn_version'), 'built_for_cards': build.get('cuda_compute_capabilities'),

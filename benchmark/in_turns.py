@@ -60,7 +60,8 @@ def measure(command: Sequence[str], environment: Mapping[str, str]) -> dict[str,
 def speeds(figures: Mapping[str, Any]) -> dict[str, float]:
   """Returns the figures of a benchmark that are speeds, by their place in it. Processor times become rates.
 
-  Of a part with both, only the processor time is used, since other programs change it less.
+  Of a part with both, only the processor time is used, since other programs change it less. A figure is also a rate if
+  the group that it is in has the name of one, as in learners/transitions_per_second/laser.
   """
   leaves = dict(_leaves(figures))
   found = {}
@@ -70,7 +71,7 @@ def speeds(figures: Mapping[str, Any]) -> dict[str, float]:
       continue
     if leaf.endswith(_COST):
       found[name] = 1 / value
-    elif leaf.endswith(_RATE) and f'{place}/{_COST}' not in leaves:
+    elif (leaf.endswith(_RATE) or place.endswith(_RATE)) and f'{place}/{_COST}' not in leaves:
       found[name] = value
   return found
 

@@ -12,7 +12,7 @@ class Corridor(dm_env.Environment):
     self._length, self._place = length, 0
 
   def observation_spec(self):
-    """The observation is the agent's place, [] int, counted from the left end."""
+    """The observation is the agent's place, [] int32, counted from the left end."""
     return specs.DiscreteArray(self._length)
 
   def action_spec(self):
@@ -22,14 +22,14 @@ class Corridor(dm_env.Environment):
   def reset(self):
     """Begins an episode at the left end."""
     self._place = 0
-    return dm_env.restart(np.int64(0))
+    return dm_env.restart(np.int32(0))
 
   def step(self, action):
     """Walks one place. The step to the right end earns 1 and ends the episode; each other step costs 0.01."""
     self._place = max(0, self._place + (1 if action else -1))
     if self._place == self._length - 1:
-      return dm_env.termination(1.0, np.int64(self._place))
-    return dm_env.transition(-0.01, np.int64(self._place))
+      return dm_env.termination(1.0, np.int32(self._place))
+    return dm_env.transition(-0.01, np.int32(self._place))
 
 
 def corridor(seed, length=5):

@@ -100,7 +100,7 @@ def _folder(parts):
 
 def _may_import(package, other):
   if package == 'tests':
-    return other in _ARROWS or other in ('', '__main__', 'moved_modules', 'tests')
+    return other in _ARROWS or other in ('', '__main__', 'tests')
   return other == package or other in _ARROWS[package].split()
 
 
@@ -138,7 +138,7 @@ class ImportsTest(parameterized.TestCase):
     for path in (_WORKER, 'environments/registry.py', 'learner/vtrace.py', 'tests/imports_test.py'):
       self.assertIn(path, sources)
     root = (source_tree.ROOT / '__init__.py').read_text(encoding='utf-8')  # Workers and setup.py read it.
-    self.assertEqual(source_tree.imported_names(root), {'importlib', 'scalable_agents.moved_modules'})
+    self.assertEqual(source_tree.imported_names(root), {'importlib'})
     found = violations(sources)
     self.assertMultiLineEqual('\n'.join(found), '')
 

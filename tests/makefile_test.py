@@ -1,4 +1,4 @@
-"""Tests of the Makefile."""
+"""Tests of the Makefile and of the script that installs packages for it."""
 
 import os
 import pathlib
@@ -20,19 +20,65 @@ exit 1
 
 class MakefileTest(absltest.TestCase):
 
-  def test_an_environment_that_could_not_be_made_does_not_stay(self):
+  def _make(self, *arguments, **programs):
+    """Runs make in a new folder, where programs are these scripts. Returns the completed process and the folder."""
     folder = pathlib.Path(self.create_tempdir().full_path)
     shutil.copy(source_tree.ROOT / 'Makefile', folder)
-    for name, script in (('tools/install_packages.sh', '#!/bin/sh\n'), ('bin/python3.11', _PYTHON)):
+    scripts = {'tools/install_packages.sh': '#!/bin/sh\necho packages $* >> packages\n', 'bin/python3.11': _PYTHON,
+               **{f'bin/{name}': script for name, script in programs.items()}}
+    for name, script in scripts.items():
       file = folder / name
-      file.parent.mkdir()
+      file.parent.mkdir(exist_ok=True)
       file.write_text(script, encoding='utf-8')
       file.chmod(0o700)
-    done = subprocess.run(['make', '.venv/bin/python'], cwd=folder, text=True, capture_output=True, check=False,
+    done = subprocess.run(['make', *arguments], cwd=folder, text=True, capture_output=True, check=False,
                           env=os.environ | {'PATH': f'{folder}/bin:{os.environ["PATH"]}'})
+    return done, folder
+
+  def test_an_environment_that_could_not_be_made_does_not_stay(self):
+    done, folder = self._make('.venv/bin/python')
     self.assertEqual(done.returncode, 2, done.stderr)
     self.assertTrue((folder / '.venv/bin').exists(), done.stdout)
     self.assertFalse((folder / '.venv/bin/python').exists())
+
+  def test_bazel_is_installed_only_for_setup_and_test(self):
+    for target, wanted in (('setup', 'packages --bazel\n'), ('test', 'packages --bazel\n'), ('train', 'packages\n'),
+                           ('benchmark', 'packages\n')):
+      _, folder = self._make(target)
+      self.assertEqual((folder / 'packages').read_text(encoding='utf-8'), wanted, target)
+
+  def test_an_agent_without_settings_is_refused_before_anything_is_installed(self):
+    done, folder = self._make('train', 'AGENT=laser')
+    self.assertEqual((done.returncode, done.stdout), (2, ''))
+    self.assertIn('train: AGENT=laser: want impala or r2d2', done.stderr)
+    self.assertFalse((folder / 'packages').exists())
+
+  def test_clean_removes_the_rest_where_bazel_fails(self):
+    done, folder = self._make('clean', bazel='#!/bin/sh\nmkdir build\nexit 36\n')
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertFalse((folder / 'build').exists())
+
+
+class InstallPackagesTest(absltest.TestCase):
+
+  def test_packages_of_bazel_are_wanted_only_with_its_argument_and_a_broken_repository_does_not_matter(self):
+    folder = self.create_tempdir()
+    scripts = {'apt-get': f'echo "$*" >> {folder.full_path}/calls; test "$2" != update',
+               'env': 'shift; exec "$@"', 'id': 'echo 0', 'python3': 'exit 0'}
+    for name, script in scripts.items():  # There is neither g++ nor Bazel.
+      os.chmod(folder.create_file(f'bin/{name}', content=f'#!/bin/sh\n{script}\n').full_path, 0o700)
+    for arguments, packages in (((), 1), (('--bazel',), 2)):
+      done = subprocess.run(['/bin/sh', source_tree.ROOT / 'tools/install_packages.sh', *arguments], text=True,
+                            capture_output=True, check=False, env={'PATH': f'{folder.full_path}/bin'})
+      self.assertEqual((done.returncode, done.stderr.count('\n')), (0, 1), done.stderr)
+      self.assertStartsWith(done.stderr, 'setup: apt-get update failed: ')
+      calls = pathlib.Path(folder.full_path, 'calls')
+      update, *installs = calls.read_text(encoding='utf-8').splitlines()
+      self.assertEqual(update, '-qq update')
+      self.assertEndsWith(installs[0], ' g++')
+      self.assertLen(installs, packages)
+      self.assertEqual('bazel-bootstrap' in installs[-1], bool(arguments))
+      calls.unlink()
 
 
 if __name__ == '__main__':

@@ -42,6 +42,7 @@ from scalable_agents.benchmark import laser_parts
 from scalable_agents.benchmark import r2d2_parts
 from scalable_agents.benchmark import training_rate
 from scalable_agents.processes import kernels
+from scalable_agents.processes import machine
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
 from scalable_agents.processes import run_flags
@@ -68,7 +69,8 @@ class BenchmarkConfig:
                                      at_most=10_000)
   dmlab_batch_size: int = setting(
       32, 'Fourth section: unrolls per update. An update needs 3.5 MB of memory for each step of each unroll, which is '
-      '11 GB by default.', at_least=1, at_most=10_000)
+      '11 GB by default. Then one learner per core is measured, on shorter unrolls. By default, each needs 3 GB, so '
+      'machines with more than four cores need more than 11 GB.', at_least=1, at_most=10_000)
   compare: str = setting(
       '', 'A file with the last line that this program has printed in another checkout. Both checkouts are measured in '
       'turns, with the settings of that run. Empty: only this checkout is measured.')
@@ -89,7 +91,7 @@ def _executor(processes):
 
 def _on_all_cores(part, *arguments) -> Any:
   """Runs a part in one process per core at the same time. Returns the means of the results."""
-  cores = len(os.sched_getaffinity(0))
+  cores = machine.num_cores()
   with _executor(cores) as executor:
     results = [future.result() for future in [executor.submit(part, *arguments) for _ in range(cores)]]
   return tree.map_structure(lambda *values: float(np.mean(values)), *results)
@@ -116,7 +118,7 @@ def _against_bound(end_to_end, workload, inference, *others):
 
 def _share_of_bound(end_to_end, workload, cost, circumstances):
   """Prints and returns the additive bound, from the CPU time that an agent step costs, and the share of it."""
-  bound = len(os.sched_getaffinity(0)) / cost
+  bound = machine.num_cores() / cost
   share = end_to_end['steps_per_second'] / bound
   _line('additive bound: agent steps', bound, cost)
   print(f'end to end is {share:.1%} of the bound (wanted: {workload.wanted_share:.0%}), with {circumstances}',
@@ -260,6 +262,7 @@ def _compare(file, turns):
   command = ['-m', 'scalable_agents.tools.benchmark', *flags]
   environment = dict(os.environ)
   environment.pop('PYTHONPATH', None)  # Bazel sets it, and the old checkout would import this one's code.
+  environment['PYTHONSAFEPATH'] = '1'  # A folder scalable_agents in the current folder would come before the checkout.
   print(f'old: {old}\nnew: {in_turns.checkout()}', flush=True)
   ratios = in_turns.compare(
       functools.partial(in_turns.measure, [in_turns.python_of(old), *command], environment),
@@ -278,7 +281,7 @@ def main():
     return _compare(run_flags.user_path(config.compare), config.turns)
   os.environ['CUDA_VISIBLE_DEVICES'] = '-1'  # For the processes of the parts.
   print('learns and acts on the CPU; `make gpu-proof` measures a card', flush=True)
-  cores, seconds, precision = len(os.sched_getaffinity(0)), config.seconds, config.torso_precision
+  cores, seconds, precision = machine.num_cores(), config.seconds, config.torso_precision
   columns = f'{"per second":>12}{"CPU us each":>16}'
   print(f'{f"{cores} cores, {precision}, shallow network":<44}{columns}', flush=True)
   figures = _measure_pong(seconds, benchmark_parts.pong(precision))
@@ -293,7 +296,7 @@ def main():
               **{name: getattr(config, name) for name in _SETTINGS}}
   try:
     figures['dmlab'] = _measure_dmlab(seconds, dmlab)
-  except (RuntimeError, errors.UserError) as error:  # It needs 11 GB of memory. The others are valid without it.
+  except (RuntimeError, errors.UserError) as error:  # It needs the most memory. The others are valid without it.
     print(f'this section was not measured: {error}')
   print(json.dumps(figures))
   return 0 if figures['dmlab'] else 1

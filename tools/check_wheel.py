@@ -49,7 +49,10 @@ def check(wheel, python, folder):
 
 def main():
   """Checks the wheel with each interpreter, and prints a line for each."""
-  if len(sys.argv) == 1 or '--help' in sys.argv:
+  if '--help' in sys.argv:
+    print(__doc__)
+    return
+  if len(sys.argv) == 1:
     sys.exit(__doc__)
   wheel, *pythons = sys.argv[1:]
   for python in pythons or [None]:

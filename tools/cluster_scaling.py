@@ -12,6 +12,11 @@ learners: all parameters from one of them, or half of the parameters from each. 
 object with all numbers.
 """
 
+from scalable_agents.processes import quiet
+
+if __name__ == '__main__':
+  quiet.start()  # Before TensorFlow is imported.
+
 from collections.abc import Mapping
 from concurrent import futures
 import dataclasses
@@ -20,14 +25,10 @@ import multiprocessing
 import random
 import re
 import signal
+import sys
 import threading
 import time
 from typing import Any, NamedTuple
-
-from scalable_agents.processes import kernels
-
-if __name__ == '__main__':
-  kernels.choose()  # Before TensorFlow is imported.
 
 import numpy as np
 import tensorflow as tf
@@ -43,6 +44,7 @@ from scalable_agents.processes import free_ports
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import ports
 from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
@@ -123,7 +125,7 @@ def _send(kind, address):
       return [1 - actor_id]
     tf.while_loop(lambda actor_id: True, send_one, [0], parallel_iterations=1)
   if not learner.wait_for_parameters(_PATIENCE_SECONDS):
-    raise TimeoutError('the learner sent no parameters')
+    raise errors.UserError('the learner sent no parameters')
   send()
 
 
@@ -175,7 +177,7 @@ def _serve_parameters(address, parameters, precision, hosts, seconds):
   patience = time.monotonic() + _PATIENCE_SECONDS
   while (there := port.metrics()['actor_hosts']) < hosts:
     if time.monotonic() > patience:
-      raise TimeoutError(f'{there} of {hosts} hosts have come')
+      raise errors.UserError(f'only {there} of {hosts} hosts have come: choose fewer --hosts')
     publish_for(1.)
   publish_for(2 * ports.BEAT_SECONDS)  # Afterwards, reports have rates without the start.
   began, cpu = time.monotonic(), time.process_time()
@@ -289,7 +291,10 @@ def _measure_parameters(servers, fetches):
 
 
 def _begin():
+  """Prepares a measuring process."""
   parent_death.signal_at_parents_end(signal.SIGKILL)
+  signal.signal(signal.SIGINT, signal.SIG_DFL)  # At Ctrl-C, it ends without a traceback.
+  sys.stderr = sys.stdout  # quiet.start has redirected descriptor 2. An error of this process must be on the screen.
 
 
 def measure(kind: str, seconds: float) -> Cost:
@@ -299,7 +304,7 @@ def measure(kind: str, seconds: float) -> Cost:
     kind: the kind of unroll: Atari or DMLab-30.
     seconds: seconds to measure.
   Raises:
-    RuntimeError: the sending process has ended.
+    errors.UserError: the sending process has ended.
   """
   address = f'localhost:{free_ports.find(1)[0]}'
   context = multiprocessing.get_context('spawn')
@@ -310,7 +315,7 @@ def measure(kind: str, seconds: float) -> Cost:
     try:
       while not futures.wait([cost], timeout=1.).done:
         if not sender.is_alive():
-          raise RuntimeError(f'the sender ended with exit code {sender.exitcode}')
+          raise errors.UserError(f'the sending process ended with exit code {sender.exitcode}')
       return cost.result()
     finally:
       sender.kill()

@@ -88,7 +88,8 @@ def ask(*command):
   try:
     done = subprocess.run(
         command, cwd=tempfile.gettempdir(), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors='replace',
-        timeout=_SECONDS, check=False, env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'})
+        # Without PYTHONSAFEPATH, `python -c` would import modules that lie in the current folder.
+        timeout=_SECONDS, check=False, env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3', 'PYTHONSAFEPATH': '1'})
   except FileNotFoundError:
     return Answer(False, f'{command[0]} not found')
   except (OSError, subprocess.SubprocessError) as error:
@@ -145,7 +146,12 @@ def _install(name: str, root=ROOT):
   """Returns the command that installs a requirement for this Python, or the command that sets up everything."""
   if sys.prefix == sys.base_prefix and (root / 'Makefile').exists():
     return 'make setup'
-  return f'{sys.executable} -m pip install {shlex.quote(requirements(root).get(name, name))}'
+  return f'{_pip_install()} {shlex.quote(requirements(root).get(name, name))}'
+
+
+def _pip_install():
+  """Returns the beginning of a command that installs packages for this Python."""
+  return f'{shlex.quote(sys.executable)} -m pip install'
 
 
 def check_python(version=sys.version_info[:3]):
@@ -208,33 +214,39 @@ def _why_build(library):
   return f'{library} is older than {newer}' if newer else ''
 
 
-def _build_ops(root):
-  """Returns the command that builds the C++ ops, or the one that installs a wheel with them if there is no source."""
+def _build_libraries(root):
+  """Returns the command that builds the C++ code, or the one that installs a wheel with it if there is no source."""
   if (root / 'Makefile').exists():
     return 'make setup'
-  return f'{sys.executable} -m pip install --force-reinstall --no-deps scalable_agents-*.whl'
+  return f'{_pip_install()} --force-reinstall --no-deps scalable_agents-*.whl'
+
+
+def _build_again(path, root):
+  """Returns the command that replaces a library, given its path."""
+  return f'rm -f {shlex.quote(str(path))} && {_build_libraries(root)}'
 
 
 def check_op_library(path=ROOT / 'ops' / '_ops.so', python=sys.executable, root=ROOT):
   """Checks that the C++ ops are built, for the installed TensorFlow and from the present sources."""
   build = _why_build(path)
   if not path.exists():
-    return Result('wrong', 'op library', build, _build_ops(root))
+    return Result('wrong', 'op library', build, _build_libraries(root))
   answer = ask(python, '-c', f'import tensorflow as tf; tf.load_op_library({str(path)!r}); print("loads")')
   if not answer.worked:
-    return Result('wrong', 'op library', f'{path} does not load: {answer.text}', f'rm -f {path} && {_build_ops(root)}')
+    return Result('wrong', 'op library', f'{path} does not load: {answer.text}', _build_again(path, root))
   if build:  # It may lack an op that is new.
-    return Result('wrong', 'op library', build, _build_ops(root))
+    return Result('wrong', 'op library', build, _build_libraries(root))
   return Result('ok', 'op library', f'{path} {answer.text}')
 
 
-def check_pixel_library(path=ROOT / 'environments' / '_pixels.so', python=sys.executable):
+def check_pixel_library(path=ROOT / 'environments' / '_pixels.so', python=sys.executable, root=ROOT):
   """Checks that the C++ code for Atari's pixels is built. NumPy takes its place otherwise."""
   if not path.exists():
-    return Result('warn', 'pixel library', f'{path} is not built: an Atari game takes four times as long', 'make setup')
+    return Result('warn', 'pixel library', f'{path} is not built: an Atari game takes four times as long',
+                  _build_libraries(root))
   answer = ask(python, '-c', f'import ctypes; ctypes.CDLL({str(path)!r}); print("loads")')
   if not answer.worked:
-    return Result('wrong', 'pixel library', f'{path} does not load: {answer.text}', f'rm -f {path} && make setup')
+    return Result('wrong', 'pixel library', f'{path} does not load: {answer.text}', _build_again(path, root))
   return Result('ok', 'pixel library', f'{path} {answer.text}')
 
 
@@ -256,7 +268,8 @@ def check_roms(python=sys.executable):
   answer = ask(python, '-c', _ASK_ROMS)
   if answer.worked:
     return Result('ok', 'Atari ROMs', answer.text)
-  fix = _install('ale-py').replace(' install', ' install --force-reinstall')
+  # Without --no-deps, pip would also install the newest versions of what ale-py needs.
+  fix = _install('ale-py').replace(_pip_install(), f'{_pip_install()} --force-reinstall --no-deps')
   return Result('wrong', 'Atari ROMs', answer.text, fix)
 
 
@@ -264,12 +277,12 @@ def check_dmlab(python=sys.executable, root=ROOT, which=shutil.which):
   """Checks that DeepMind Lab can open a level. It is not a requirement, because it has no wheel on PyPI."""
   installed = ask(python, '-c', 'import importlib.util as util; print(util.find_spec("deepmind_lab") is not None)')
   if installed.text == 'False':
-    program = os.path.join(sysconfig.get_path('scripts'), 'dmlab-gym')  # It need not be on PATH.
+    program = shlex.quote(os.path.join(sysconfig.get_path('scripts'), 'dmlab-gym'))  # It need not be on PATH.
     return Result(
         'warn', 'DeepMind Lab', 'not installed (for DMLab-30)',
         'build the wheel from source as its documentation says (//python/pip_package:build_pip_package), then: '
-        f'{sys.executable} -m pip install deepmind_lab-*.whl; or, with Python 3.13, uv and Podman or Docker: '
-        f'{sys.executable} -m pip install dmlab-gym && {program} build')
+        f'{_pip_install()} deepmind_lab-*.whl; or, with Python 3.13, uv and Podman or Docker: '
+        f'{_pip_install()} dmlab-gym && {program} build')
   answer = ask(python, '-c', _OPEN_LEVEL) if installed.worked else installed
   if answer.worked:
     return Result('ok', 'DeepMind Lab', answer.text)
@@ -318,7 +331,8 @@ def check_gpus(python=sys.executable, nvidia_smi='nvidia-smi', root=ROOT):
     return Result('warn', 'GPUs', f'the machine has {card}, but {fault.reason}', fault.fix)
   why = 'TensorFlow does not find it' if seen.worked else f'TensorFlow cannot use it: {seen.text}'
   return Result('warn', 'GPUs', f'the machine has {card}, but {why}',
-                f'to see TensorFlow\'s reason: {python} -c "import tensorflow as t; t.config.list_physical_devices()"')
+                f'to see TensorFlow\'s reason: {shlex.quote(python)} -c '
+                '"import tensorflow as t; t.config.list_physical_devices()"')
 
 
 def _load(path):
@@ -383,8 +397,11 @@ def check_open_files(workers=64):
                 f"echo '* hard nofile {needed}' | sudo tee -a /etc/security/limits.conf, then log in again")
 
 
-def check_bazel(which=shutil.which, gtest='/usr/include/gtest/gtest.h'):
+def check_bazel(which=shutil.which, gtest='/usr/include/gtest/gtest.h', root=ROOT):
   """Checks Bazel and googletest, which `make test` and `bazel run` need. Training works without them."""
+  if ' ' in str(root) and (root / 'Makefile').exists():  # An installed package has nothing that Bazel could build.
+    return Result('warn', 'Bazel', f'Bazel does not work in a folder whose path has a space: {root} (for make test)',
+                  'move the folder to a path without spaces, and then: make setup')
   lacking = [name for name, there in (('Bazel', which('bazel')), ('googletest', os.path.exists(gtest))) if not there]
   if not lacking:
     answer = subprocess.run([which('bazel'), '--version'], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -440,7 +457,12 @@ def main(checks=CHECKS):
 
 if __name__ == '__main__':
   try:
-    sys.exit(__doc__ if len(sys.argv) > 1 else main())
+    if '--help' in sys.argv:
+      print(__doc__, flush=True)
+    else:
+      sys.exit(__doc__ if len(sys.argv) > 1 else main())
+  except KeyboardInterrupt:
+    sys.exit(130)  # The exit code of a shell after Ctrl-C.
   except OSError as failure:  # Printing failed. Errors within a check become its result.
     print(f'error: standard output: {failure.strerror}', file=sys.stderr, flush=True)
     os._exit(1)  # A normal exit would try to write the rest of the output.

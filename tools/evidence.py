@@ -249,6 +249,9 @@ def main():
   """Makes the runs, and writes the figures and the page."""
   config = run_flags.config_from_flags(EvidenceConfig)
   chosen = [name.strip() for name in config.papers.split(',')]
+  if '' in chosen:
+    raise errors.UserError(f'--papers={config.papers}: a name is empty: want some of {", ".join(PAPERS)}, separated by '
+                           'commas')
   if unknown := [name for name in chosen if name not in PAPERS]:
     raise errors.UserError(f'--papers={config.papers}: unknown: {", ".join(unknown)}: want some of {", ".join(PAPERS)}')
   chosen = [name for name in PAPERS if name in chosen]  # Once each; the order says nothing.

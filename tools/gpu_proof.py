@@ -20,6 +20,7 @@ from typing import Any
 from scalable_agents.benchmark import device_parts
 from scalable_agents.benchmark import measuring_process
 from scalable_agents.processes import kernels
+from scalable_agents.processes import machine
 from scalable_agents.processes import run_flags
 from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
@@ -150,7 +151,7 @@ def run(proof: Proof, device: str, plan: proof_rows.Plan, trace_folder: str) -> 
   proof.describe(device)
   proof.write()
   rows = proof_rows.Rows(device, plan, trace_folder)
-  proof.measure(0.2, rows.agreement(), max(1, min(4, len(os.sched_getaffinity(0)) // _CORES_OF_AN_AGENT)))
+  proof.measure(0.2, rows.agreement(), max(1, min(4, machine.num_cores() // _CORES_OF_AN_AGENT)))
   _measure_run(proof, 0.3, rows.training, card_runs.pong, plan.run_flags)
   _measure_run(proof, 0.15, rows.free_environments, card_runs.free_environments, plan.free_config, plan.free_run)
   proof.measure(0.05, [rows.environments])
@@ -176,8 +177,7 @@ def main():
   output = run_flags.user_path(config.output)
   if os.path.exists(output):  # It may be the only measurement of a card.
     raise errors.UserError(f'--output={config.output}: exists already: move it, or choose another file')
-  plan = (proof_rows.small_plan() if config.device == 'cpu' else
-          proof_rows.full_plan(len(os.sched_getaffinity(0))))
+  plan = proof_rows.small_plan() if config.device == 'cpu' else proof_rows.full_plan(machine.num_cores())
   proof = Proof(config.minutes, output)
   run(proof, config.device, plan, os.path.splitext(output)[0] + '_trace')
   counts = {status: sum(row['status'] == status for row in proof.rows) for status in (_OK, _NOT_OK, _NOT_MEASURED)}

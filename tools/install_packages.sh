@@ -1,14 +1,16 @@
 #!/bin/sh
-# Installs missing packages through apt: g++ and Python's venv, and for `make test` and `bazel` also Bazel with its
-# packaged rules and googletest. If it cannot, it prints the command to run and fails.
+# Installs missing packages through apt: g++ and Python's venv, and with --bazel also what `make test` and `bazel` need:
+# Bazel with its packaged rules, and googletest. If it cannot, it prints the command to run and fails.
 set -eu
 
 needed=''
 command -v g++ >/dev/null || needed="$needed g++"
 python3 -c 'import ensurepip, venv' 2>/dev/null || needed="$needed python3-venv"
 for_bazel=''
-command -v bazel >/dev/null || for_bazel="$for_bazel bazel-bootstrap bazel-rules-java bazel-rules-proto"
-test -e /usr/include/gtest/gtest.h || for_bazel="$for_bazel libgtest-dev"
+if test "${1:-}" = --bazel; then
+  command -v bazel >/dev/null || for_bazel="$for_bazel bazel-bootstrap bazel-rules-java bazel-rules-proto"
+  test -e /usr/include/gtest/gtest.h || for_bazel="$for_bazel libgtest-dev"
+fi
 test -n "$needed$for_bazel" || exit 0
 
 sudo=''
@@ -19,7 +21,8 @@ if ! command -v apt-get >/dev/null || { test -n "$sudo" && ! command -v sudo >/d
   exit 1
 fi
 echo "setup: installing$needed$for_bazel through apt"
-$sudo apt-get -qq update
+# One repository that cannot be reached, which may have nothing to do with these packages, makes apt-get fail.
+$sudo apt-get -qq update || echo 'setup: apt-get update failed: continuing with the lists of packages that apt has' >&2
 
 install() {
   test $# = 0 || $sudo env DEBIAN_FRONTEND=noninteractive \

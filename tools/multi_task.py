@@ -34,8 +34,9 @@ def validate(config: MultiTaskConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
   try:
-    registry.expand(config.games)
-  except ValueError as error:
+    for game in registry.expand(config.games):
+      registry.check(game)
+  except (ValueError, ImportError) as error:
     raise ValueError(f'--games: {error}') from error
 
 

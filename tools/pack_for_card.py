@@ -44,6 +44,10 @@ _FAT_START = struct.pack('<IHH', 0xBA55ED50, 1, _FAT_HEADER.size)
 _PTX, _MACHINE_CODE = 1, 2
 
 
+class _ProgramError(Exception):
+  """Another program has failed."""
+
+
 def keep_capability(path: pathlib.Path, capability: int) -> None:
   """Overwrites the code for other cards in a library with zeros, which cost nothing when they are compressed.
 
@@ -98,23 +102,33 @@ def copy_python(folder: pathlib.Path, libraries: pathlib.Path) -> None:
   program = folder / 'bin/python3'
   shutil.copy(os.path.realpath(sys.executable), program)
   libraries.mkdir(exist_ok=True)
-  listed = subprocess.run(['ldd', program, *copy.glob('lib-dynload/*.so')], capture_output=True, text=True, check=True)
+  listed = _run('ldd', [program, *copy.glob('lib-dynload/*.so')], capture_output=True, text=True)
   for name, found in set(re.findall(r'^\t(\S+) => (/\S+)', listed.stdout, re.MULTILINE)):
     if not _OF_THE_SYSTEM.fullmatch(name):
       shutil.copy(found, libraries / name)
+
+
+def _run(program, arguments, **settings):
+  """Runs a program, also pip. Raises _ProgramError if it fails. The screen has the program's own messages then."""
+  command = [sys.executable, '-m', 'pip'] if program == 'pip' else [program]
+  done = subprocess.run([*command, *arguments], check=False, **settings)
+  if done.returncode:
+    print(done.stderr or '', end='', file=sys.stderr)  # If they were captured.
+    raise _ProgramError(f'{program} failed, see above')
+  return done
 
 
 def _pack(wheel, folder, capability):
   """Makes the folder that is packed."""
   packages, libraries = folder / 'packages', folder / 'libraries'
   copy_python(folder / 'python', libraries)
-  subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--no-compile',
-                  '--only-binary=:all:', '--target', packages, f'{wheel}[gpu]', *_BUILT_WITH], check=True)
+  _run('pip', ['install', '--quiet', '--disable-pip-version-check', '--no-compile', '--only-binary=:all:', '--target',
+               packages, f'{wheel}[gpu]', *_BUILT_WITH])
   for pattern in _UNUSED:
     for path in packages.glob(pattern):
       shutil.rmtree(path) if path.is_dir() else path.unlink()
   for name in _EMPTY:
-    subprocess.run(['cc', '-shared', '-o', libraries / name, '-x', 'c', os.devnull], check=True)
+    _run('cc', ['-shared', '-o', libraries / name, '-x', 'c', os.devnull])
   for path in packages.glob('**/*.so*'):
     keep_capability(path, capability)
   (folder / 'run').write_text(_RUN, encoding='utf-8')
@@ -122,24 +136,26 @@ def _pack(wheel, folder, capability):
 
 
 def _write(wheel, pieces, capability):
-  """Writes the pieces and their checksums."""
-  pieces.mkdir()
+  """Writes the pieces and their checksums, to a folder that exists and is empty."""
   with tempfile.TemporaryDirectory(dir=pieces) as folder:
     packed = pathlib.Path(folder) / 'packed'
     packed.mkdir()
     _pack(wheel, packed, capability)
     # Blocks let the other machine decompress on all cores.
-    subprocess.run(['bash', '-o', 'pipefail', '-c', 'tar -c packed | xz -1 -T0 --block-size=48MiB | '
-                    f'split -b {_PIECE_BYTES} -a 3 -d - ../part.'], cwd=folder, check=True)
+    _run('bash', ['-o', 'pipefail', '-c', 'tar -c packed | xz -1 -T0 --block-size=48MiB | '
+                  f'split -b {_PIECE_BYTES} -a 3 -d - ../part.'], cwd=folder)
   names = sorted(path.name for path in pieces.glob('part.*'))
   with open(pieces / 'SHA256SUMS', 'wb') as sums:
-    subprocess.run(['sha256sum', *names], cwd=pieces, stdout=sums, check=True)
+    _run('sha256sum', names, cwd=pieces, stdout=sums)
   print(f'{len(names)} pieces, {sum((pieces / name).stat().st_size for name in names) / 1e6:.0f} MB: {pieces}')
 
 
 def main():
   """Runs the program."""
-  if len(sys.argv) not in (3, 4) or '--help' in sys.argv:
+  if '--help' in sys.argv:
+    print(__doc__)
+    return
+  if len(sys.argv) not in (3, 4):
     sys.exit(__doc__)
   wheel, pieces, capability = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]), (sys.argv[3:] or ['9.0'])[0]
   if not os.path.exists(wheel):
@@ -147,8 +163,15 @@ def main():
   if not re.fullmatch(r'\d+\.\d', capability):
     sys.exit(f'{capability}: want a compute capability, such as 9.0')
   try:
-    _write(wheel, pieces, int(capability.replace('.', '')))
-  except (OSError, subprocess.CalledProcessError) as error:
+    pieces.mkdir()
+    try:
+      _write(wheel, pieces, int(capability.replace('.', '')))
+    except BaseException:  # Also Ctrl-C. The same command can be tried again only if the folder is gone.
+      shutil.rmtree(pieces, ignore_errors=True)
+      raise
+  except KeyboardInterrupt:
+    sys.exit(130)  # The exit code of a shell after Ctrl-C.
+  except (OSError, _ProgramError) as error:
     sys.exit(str(error))
 
 

@@ -117,8 +117,9 @@ def slowest_lines(seconds):
 
 def main(path):
   """Prints the summary of the events in the file `path`. Returns the exit code."""
-  with open(path, encoding='utf-8') as lines:
-    summary = summarize([json.loads(line) for line in lines])
+  with open(path, encoding='utf-8', errors='replace') as lines:
+    # If Bazel was killed or the disk is full, the last line is not complete.
+    summary = summarize([json.loads(line) for line in lines if line.endswith('\n')])
   hint = [_HINT] if summary.failed else []
   for line in (*summary.faults, *hint, *slowest_lines(summary.seconds)):
     print(line)
@@ -128,4 +129,7 @@ def main(path):
 
 
 if __name__ == '__main__':
-  sys.exit(__doc__ if len(sys.argv) != 2 or sys.argv[1] == '--help' else main(sys.argv[1]))
+  if '--help' in sys.argv:
+    print(__doc__)
+  else:
+    sys.exit(main(sys.argv[1]) if len(sys.argv) == 2 else __doc__)

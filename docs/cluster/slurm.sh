@@ -41,12 +41,20 @@ if ((num_actors > 0)); then
   actors=$!
 fi
 
-# If the learner dies, it is started again and continues from its checkpoint. The actor hosts reconnect.
-for attempt in 1 2 3 4 5; do
+# If the learner dies, it is started again and continues from its checkpoint. The actor hosts reconnect. If it ends early
+# three times in a row, or with the exit code of an error message, such as that about a wrong flag, the job ends.
+early_ends=0
+while true; do
+  began=$SECONDS
   srun --nodes=1 --ntasks=1 --nodelist="$learner" "${program[@]}" "${part[@]}"
   code=$?
   ((code == 0)) && break
-  echo "learner: attempt $attempt ended with code $code before the run was complete"
+  early_ends=$((SECONDS - began < 60 ? early_ends + 1 : 0))
+  if ((early_ends == 3 || early_ends > 0 && code == 1)); then
+    echo "learner: ended with code $code soon after its start: it is not started again"
+    break
+  fi
+  echo "learner: ended with code $code before the run was complete: it is started again"
 done
 
 if [[ $actors ]]; then

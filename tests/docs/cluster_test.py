@@ -24,8 +24,8 @@ from scalable_agents.tests import source_tree
 _FOLDER = source_tree.ROOT / 'docs' / 'cluster'
 _FREE = ('job_name', 'learner_addresses', 'logdir', 'num_environments', 'task')
 
-# Takes the place of Python on a node. Records its arguments. The process that learns exits with an error once, or
-# always if ALWAYS_DIES is set. If WAITS is set, an actor host waits until it is ended, as without a learner.
+# Takes the place of Python on a node. Records its arguments. The process that learns exits with code 3 once, or always
+# with the code in ALWAYS_DIES. If WAITS is set, an actor host waits until it is ended, as without a learner.
 _PYTHON = f'''#!{sys.executable}
 import json, os, signal, sys
 with open(os.environ['CALLS'], 'a') as file:
@@ -35,7 +35,7 @@ if '--job_name=actor' in sys.argv:
     signal.pause()
 elif 'ALWAYS_DIES' in os.environ or not os.path.exists(os.environ['CALLS'] + '.died'):
   open(os.environ['CALLS'] + '.died', 'w').close()
-  sys.exit(3)
+  sys.exit(int(os.environ.get('ALWAYS_DIES', 3)))
 '''
 _SRUN = '''#!/bin/bash
 set -m  # A process group for each task, to which a signal is passed on.
@@ -170,7 +170,7 @@ class SlurmTest(absltest.TestCase):
     """Runs the script on nodes 1 to `num_nodes`. Returns the flags that its processes parse."""
     done, calls = self._run(num_nodes)
     self.assertEqual((done.returncode, done.stdout),
-                     (0, 'learner: attempt 1 ended with code 3 before the run was complete\n'))
+                     (0, 'learner: ended with code 3 before the run was complete: it is started again\n'))
     parsed = []
     for arguments in calls:
       *module, level, torso = arguments[:4]
@@ -187,9 +187,15 @@ class SlurmTest(absltest.TestCase):
     self.assertCountEqual(roles, [('learner', 0, 'runs/slurm')] * 2 + [('actor', task, '') for task in range(2)])
 
   def test_actor_hosts_that_do_not_end_are_ended(self):
-    for variables, code, attempts in (({}, 0, 1), ({'ALWAYS_DIES': '1'}, 3, 5)):
+    for variables, code in (({}, 0), ({'ALWAYS_DIES': '3'}, 3)):
       done, _ = self._run(2, WAITS='1', **variables)
-      self.assertEqual((done.returncode, done.stdout.count('learner: attempt')), (code, attempts))
+      self.assertEqual((done.returncode, done.stdout.count('learner: ended')), (code, 3 if code else 1))
+
+  def test_a_learner_that_ends_early_is_not_started_again_for_ever(self):
+    for code, attempts in ((1, 1), (3, 3)):
+      done, calls = self._run(1, ALWAYS_DIES=str(code))
+      self.assertEqual((done.returncode, len(calls)), (code, attempts))
+      self.assertEndsWith(done.stdout, f'ended with code {code} soon after its start: it is not started again\n')
 
   def test_program_names_another_program(self):
     _, calls = self._run(1, PROGRAM='r2d2_atari57')

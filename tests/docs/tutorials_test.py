@@ -62,6 +62,12 @@ class ExamplesTest(parameterized.TestCase):
     distances = [row + column for row in range(5) for column in range(5)][1:]
     self.assertAlmostEqual(sum(1 - 0.05 * (distance - 1) for distance in distances) / len(distances), 0.84, places=2)
 
+  def test_the_observations_of_the_corridor_are_as_its_spec_says(self):
+    corridor = python_path.load('corridor:corridor')(seed=0)
+    for step in (corridor.reset(), *(corridor.step(1) for _ in range(4))):
+      corridor.observation_spec().validate(step.observation)
+    self.assertTrue(step.last())
+
   def test_the_grid(self):
     level = 'gymnasium:grid_world:GridWorld-v0'
     registry.check(level)

@@ -21,6 +21,7 @@ from scalable_agents.benchmark import in_turns
 from scalable_agents.benchmark import laser_parts
 from scalable_agents.benchmark import r2d2_parts
 from scalable_agents.processes import kernels
+from scalable_agents.processes import machine
 from scalable_agents.processes import python_path
 from scalable_agents.records import errors
 from scalable_agents.tools import benchmark
@@ -138,7 +139,7 @@ class BenchmarkTest(absltest.TestCase):
     with contextlib.redirect_stdout(io.StringIO()) as screen, mock.patch.multiple(
         benchmark, _on_all_cores=run, _alone=run, **patches), mock.patch.object(
             benchmark_parts, 'training_rows', return_value=_ROWS), mock.patch.object(
-                benchmark.os, 'sched_getaffinity', return_value=range(_CORES)), mock.patch.object(
+                machine, 'num_cores', return_value=_CORES), mock.patch.object(
                     benchmark.run_flags, 'config_from_flags', lambda config: config()):
       self.assertEqual(benchmark.main(), code)
     *table, last = screen.getvalue().splitlines()
@@ -194,7 +195,7 @@ class BenchmarkTest(absltest.TestCase):
     self.assertContainsSubset({'share_of_bound', 'r2d2', 'laser'}, figures)
 
   def test_a_part_on_all_cores_has_the_means_of_its_figures(self):
-    with mock.patch.object(benchmark.os, 'sched_getaffinity', return_value=range(2)):
+    with mock.patch.object(machine, 'num_cores', return_value=2):
       self.assertEqual(benchmark._on_all_cores(json.loads, '{"rates": [1, 3]}'), {'rates': [1., 3.]})
 
   def test_regression_something_was_done_in_each_measurement(self):
@@ -256,7 +257,7 @@ class InTurnsTest(parameterized.TestCase):
     os.makedirs(f'{folder}/.venv/bin')
     python = f'{folder}/.venv/bin/python'
     with open(python, 'w', encoding='utf-8') as script:
-      script.write(f'#!/bin/sh\necho "$@" >> {folder}/calls\necho "$PYTHONPATH" > {folder}/path\n'
+      script.write(f'#!/bin/sh\necho "$@" >> {folder}/calls\necho "$PYTHONPATH,$PYTHONSAFEPATH" > {folder}/path\n'
                    f'echo a line\necho \'{{"end_to_end": {{"steps_per_second": {steps_per_second}}}}}\'\n')
     os.chmod(python, 0o700)
     return folder, python
@@ -278,7 +279,7 @@ class InTurnsTest(parameterized.TestCase):
             '-m scalable_agents.tools.benchmark --seconds=0.5 --torso_precision=bfloat16 --dmlab_unroll_length=7 '
             '--dmlab_batch_size=3'])
     with open(f'{old}/path', encoding='utf-8') as path:
-      self.assertEqual(path.read(), '\n')  # It must not import the new one's code.
+      self.assertEqual(path.read(), ',1\n')  # It must import neither the new one's code nor that of the current folder.
 
   def test_what_changes_the_speed_of_the_machine_does_not_change_the_ratio(self):
     random = np.random.RandomState(0)
@@ -309,9 +310,11 @@ class InTurnsTest(parameterized.TestCase):
   def test_speeds_are_of_this_project_and_named_once(self):
     figures = {'bound_steps_per_second': 9., 'end_to_end_steps_per_second': 8., 'cores': 2,
                'end_to_end': {'steps_per_second': 8.}, 'dmlab': None, 'inference': {'16': {'cpu_seconds': 0.5}},
-               'environment': _FIGURES[benchmark_parts.environment](None)}
+               'environment': _FIGURES[benchmark_parts.environment](None),
+               'learners': {'transitions_per_second': {'laser': 7.}, 'ratio_to_impala': {'laser': 0.5}}}
     self.assertEqual(in_turns.speeds(figures), {
-        'end_to_end/steps_per_second': 8., 'inference/16/cpu_seconds': 2., 'environment/cpu_seconds': 500.})
+        'end_to_end/steps_per_second': 8., 'inference/16/cpu_seconds': 2., 'environment/cpu_seconds': 500.,
+        'learners/transitions_per_second/laser': 7.})
 
   def test_a_file_of_this_checkout_or_of_something_else(self):
     settings = dict(seconds=1, torso_precision='float32', dmlab_unroll_length=7, dmlab_batch_size=3)

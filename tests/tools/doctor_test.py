@@ -5,6 +5,7 @@ import io
 import os
 import pathlib
 import resource
+import signal
 import stat
 import subprocess
 import sys
@@ -34,6 +35,12 @@ class DoctorTest(parameterized.TestCase):
 
   def test_ask_returns_the_last_line(self):
     self.assertEqual(doctor.ask('sh', '-c', 'echo chatter; echo answer; echo'), (True, 'answer'))
+
+  def test_ask_imports_nothing_from_the_folder_of_temporary_files(self):
+    folder = self.create_tempdir()
+    folder.create_file('zipapp.py', content='raise RuntimeError')
+    with mock.patch.object(doctor.tempfile, 'gettempdir', lambda: folder.full_path):
+      self.assertEqual(doctor.ask(sys.executable, '-c', 'import zipapp; print("imported")'), (True, 'imported'))
 
   def test_ask_survives_every_end(self):
     self.assertEqual(doctor.ask('/no/such/program'), (False, '/no/such/program not found'))
@@ -102,6 +109,9 @@ class DoctorTest(parameterized.TestCase):
     with self._pinned('dm-env', '99.0'):
       with mock.patch.multiple(sys, prefix='/venv', base_prefix='/usr', executable='/venv/bin/python'):
         self.assertEqual(doctor.check_package('dm-env', 'nope').fix, '/venv/bin/python -m pip install dm-env==99.0')
+        with mock.patch.object(sys, 'executable', '/my venv/bin/python'):
+          self.assertEqual(doctor.check_package('dm-env', 'nope', '/no/python').fix,
+                           "'/my venv/bin/python' -m pip install dm-env==99.0")
       with mock.patch.multiple(sys, prefix='/usr', base_prefix='/usr'):
         root = self.create_tempdir()
         root.create_file('Makefile')
@@ -119,6 +129,11 @@ class DoctorTest(parameterized.TestCase):
     self.assertEqual(result.status, 'wrong')
     self.assertIn('does not load', result.found)
     self.assertEqual(result.fix, f'rm -f {library} && make setup')
+
+  def test_a_path_with_a_space_is_quoted(self):
+    library = pathlib.Path(self.create_tempdir('my folder').create_file('_ops.so', content='no ELF').full_path)
+    for check in (doctor.check_op_library, doctor.check_pixel_library):
+      self.assertEqual(check(library, '/no/python').fix, f"rm -f '{library}' && make setup")
 
   def test_op_library_that_crashes_the_import(self):
     library = pathlib.Path(self.create_tempfile('_ops.so').full_path)
@@ -140,6 +155,8 @@ class DoctorTest(parameterized.TestCase):
                               (pathlib.Path('/nowhere/_pixels.so'), 'warn', 'make setup')):
       result = doctor.check_pixel_library(path)
       self.assertEqual((result.status, result.fix), (status, fix))
+      wheel = doctor.check_pixel_library(path, root=pathlib.Path('/nowhere'))
+      self.assertEndsWith(wheel.fix, ' -m pip install --force-reinstall --no-deps scalable_agents-*.whl')
 
   def _tree(self, library_is_newer):
     """Makes a tree with an op library and a C++ source. Returns the library's path."""
@@ -180,6 +197,7 @@ class DoctorTest(parameterized.TestCase):
       result = doctor.check_roms()
     self.assertEqual(result.status, 'wrong')
     self.assertIn('missing or damaged', result.found)
+    self.assertRegex(result.fix, r' -m pip install --force-reinstall --no-deps ale-py==[\d.]+$|^make setup$')
 
   def test_dmlab(self):
     result = doctor.check_dmlab(self._program('echo False'))
@@ -336,6 +354,30 @@ class DoctorTest(parameterized.TestCase):
     self.assertEqual(result.status, 'warn')
     self.assertIn('Bazel and googletest not found', result.found)
     self.assertIn('apt-get install', result.fix)
+
+  def test_bazel_in_a_folder_whose_path_has_a_space(self):
+    folder = self.create_tempdir('my folder')
+    root = pathlib.Path(folder.full_path)
+    bazel = lambda _: self._program('echo bazel 4.2.3')
+    self.assertEqual(doctor.check_bazel(bazel, gtest='/', root=root).status, 'ok')  # An installed package.
+    folder.create_file('Makefile')
+    result = doctor.check_bazel(bazel, gtest='/', root=root)
+    self.assertEqual(result.status, 'warn')
+    self.assertIn(f'does not work in a folder whose path has a space: {root} ', result.found)
+
+  def test_ctrl_c_ends_it_without_a_traceback(self):
+    folder = self.create_tempdir()
+    pipe = os.path.join(folder.full_path, 'pipe')
+    os.mkfifo(pipe)
+    compiler = self._program(f'echo begins > {pipe}', 'exec sleep 600')
+    checking = subprocess.Popen([sys.executable, doctor.__file__], text=True, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, env=os.environ | {'CXX': compiler}, start_new_session=True)
+    self.addCleanup(checking.kill)
+    with open(pipe, encoding='utf-8') as begun:
+      self.assertEqual(begun.read(), 'begins\n')
+    os.killpg(checking.pid, signal.SIGINT)
+    _, printed = checking.communicate()
+    self.assertEqual((checking.returncode, printed), (130, ''))
 
   def test_an_output_that_cannot_be_written_to_is_one_line(self):
     done = subprocess.run(['sh', '-c', 'exec "$@" >/dev/full', 'sh', sys.executable, doctor.__file__], text=True,

@@ -168,6 +168,13 @@ class EvidenceTest(parameterized.TestCase):
       with self.assertRaisesRegex(errors.UserError, '^--papers=impala,alphago: unknown: alphago: want some of '):
         evidence.main()
 
+  @parameterized.parameters('', 'impala,', ' ,laser')
+  def test_an_empty_name_of_a_paper_is_refused(self, papers):
+    config = evidence.EvidenceConfig(papers=papers)
+    with mock.patch.object(evidence.run_flags, 'config_from_flags', return_value=config):
+      with self.assertRaisesRegex(errors.UserError, f'^--papers={papers}: a name is empty: want some of impala, '):
+        evidence.main()
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -60,6 +60,10 @@ class MultiTaskTest(absltest.TestCase):
     self.assertStartsWith(done.stderr, "error: --games: '': want different levels with commas between them, ")
     self.assertEqual(done.stderr.count('\n'), 1)
 
+  def test_a_game_that_does_not_exist_is_named_before_any_run(self):
+    with self.assertRaisesRegex(ValueError, '^--games: .*pnog'):
+      multi_task.validate(multi_task.MultiTaskConfig(games='breakout,pnog'))
+
 
 if __name__ == '__main__':
   absltest.main()

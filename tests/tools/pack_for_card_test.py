@@ -1,5 +1,7 @@
 """Tests of what is packed for a machine with a card. The packages are too large to be installed here."""
 
+import contextlib
+import io
 import pathlib
 import struct
 import subprocess
@@ -69,6 +71,35 @@ class MainTest(parameterized.TestCase):
   def test_bad_arguments_end_with_a_message(self, arguments, message):
     with mock.patch.object(sys, 'argv', ['pack_for_card', *arguments]), self.assertRaisesRegex(SystemExit, message):
       pack_for_card.main()
+
+  @parameterized.parameters(
+      (pack_for_card._ProgramError('pip failed, see above'), 'pip failed, see above'),
+      (OSError('disk full'), 'disk full'), (KeyboardInterrupt(), 130))
+  def test_the_same_command_can_be_tried_again_after_a_failure(self, failure, code):
+    pieces = pathlib.Path(self.create_tempdir().full_path, 'pieces')
+    with mock.patch.object(sys, 'argv', ['pack_for_card', __file__, str(pieces)]), mock.patch.object(
+        pack_for_card, '_pack', side_effect=failure):
+      for _ in range(2):
+        with self.assertRaises(SystemExit) as left:
+          pack_for_card.main()
+        self.assertEqual(left.exception.code, code)
+        self.assertFalse(pieces.exists())
+
+  def test_a_folder_that_was_there_before_stays(self):
+    folder = self.create_tempdir()
+    folder.create_file('part.000')
+    with mock.patch.object(sys, 'argv', ['pack_for_card', __file__, folder.full_path]), self.assertRaisesRegex(
+        SystemExit, 'File exists'):
+      pack_for_card.main()
+    self.assertTrue(pathlib.Path(folder.full_path, 'part.000').exists())
+
+  def test_a_program_that_fails_is_named(self):
+    with self.assertRaisesRegex(pack_for_card._ProgramError, '^pip failed, see above$'):
+      pack_for_card._run('pip', ['no_such_command'], stderr=subprocess.DEVNULL)
+    with contextlib.redirect_stderr(io.StringIO()) as screen, self.assertRaisesRegex(
+        pack_for_card._ProgramError, '^sh failed, see above$'):
+      pack_for_card._run('sh', ['-c', 'echo why >&2; exit 3'], capture_output=True, text=True)
+    self.assertEqual(screen.getvalue(), 'why\n')
 
 
 if __name__ == '__main__':

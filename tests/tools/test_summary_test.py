@@ -60,6 +60,10 @@ class TestSummaryTest(parameterized.TestCase):
         {'id': {'testSummary': {'label': label}}, 'testSummary': {'overallStatus': status}},
     ]
 
+  def _file(self, events, end=''):
+    """Writes events as Bazel does, and then an incomplete line. Returns the path."""
+    return self.create_tempfile(content=''.join(json.dumps(event) + '\n' for event in events) + end).full_path
+
   def _check(self, events, wanted):
     """Checks passed, failed, skipped and faults."""
     self.assertEqual(test_summary.summarize(events)[:4], wanted)
@@ -102,12 +106,20 @@ class TestSummaryTest(parameterized.TestCase):
       ('PASSED', '<testsuites/>', 1, '0 passed, 0 failed'))
   def test_prints_the_counts_last(self, status, xml, exit_code, line):
     events = self._target('//a:x_test', xml, status) + [_FINISHED]
-    path = self.create_tempfile(content='\n'.join(json.dumps(event) for event in events)).full_path
+    path = self._file(events)
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
       self.assertEqual(test_summary.main(path), exit_code)
     self.assertEqual(output.getvalue().splitlines()[-1], line)
     self.assertEqual('to run one test file' in output.getvalue(), ' 0 failed' not in line)
+
+  def test_a_last_line_that_is_cut_off_is_an_interruption(self):
+    events = self._target('//a:x_test', _ALL_PASSED, 'PASSED')
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+      self.assertEqual(test_summary.main(self._file(events, end='{"id": {"buildFin')), 1)
+    self.assertIn('bazel ended with an interruption\n', output.getvalue())
+    self.assertEndsWith(output.getvalue(), '\n2 passed, 1 failed\n')
 
   def test_the_ten_slowest_targets_are_named_before_the_counts(self):
     events = [_FINISHED]
@@ -116,7 +128,7 @@ class TestSummaryTest(parameterized.TestCase):
     # Two shards, of which one was tried twice: 6 s in all.
     for shard, attempt in ((1, 1), (1, 2), (2, 1)):
       events += self._target('//a:flaky_test', _ALL_PASSED, 'FLAKY', attempt, shard, milliseconds=2000)
-    path = self.create_tempfile(content='\n'.join(json.dumps(event) for event in events)).full_path
+    path = self._file(events)
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
       test_summary.main(path)
