@@ -70,6 +70,7 @@ ActorPool::Actors ActorPool::MakeActors(int worker, const std::shared_ptr<Enviro
 
 Status ActorPool::CompleteBatch(int64_t id, int64_t version, const std::vector<const char*>& outputs,
                                 const std::vector<const char*>& states) {
+  // Without outputs, the caller knew no batch of this id. It may have been formed since.
   const Actors actors = outputs.empty() ? Actors() : batcher_.Take(id);
   MutexLock lock(mutex_);
   if (closed_) return closed_status_;

@@ -44,8 +44,6 @@ def interquartile_mean(values: Sequence[float] | np.ndarray) -> Interval:
   """
   of_tasks = np.array(values, np.float64)
   of_tasks = of_tasks.reshape(len(of_tasks), -1)
-  if of_tasks.size == 1:
-    return Interval(float(of_tasks[0, 0]), np.nan, np.nan)
   if len(of_tasks) == 1:
     return Interval(middle_half(of_tasks), np.nan, np.nan)
   try:
