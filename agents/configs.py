@@ -260,9 +260,9 @@ class R2d2Config(runtime_config.RuntimeConfig):
   epsilon_exponent: float = setting(7., 'See epsilon_base. Ape-X.', at_least=0, at_most=1000)
   num_actors: int = setting(
       0, 'Number N of actors in the whole cluster. Each process takes its share of the N epsilons; for each epsilon to '
-      'have one actor, give each actor host a --task, and all of them the same number of actors. 0: each process '
-      'spreads its own actors of a level evenly over the whole range. If a level has only one, its epsilon is fixed: '
-      '0.4 with one environment.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
+      'have one actor, train on one level, and give each actor host a --task and the same number of actors. 0: each '
+      'process spreads its own actors of a level evenly over the whole range. If a level has only one, its epsilon is '
+      'fixed: 0.4 with one environment.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
 
   # Sequences.
   burn_in: int = setting(

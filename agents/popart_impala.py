@@ -46,8 +46,8 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.PopArtImpalaCo
     config: PopArtImpalaConfig; its `entropy_cost` may be a variable.
   Returns:
     learner_step.Loss. Its `means` are [N] float32: the value loss of each level, and with normalisation the statistics
-    before this update. With normalisation, its `gathered` are the popart.Moments of [B] and the level ids [B] of the
-    rollouts.
+    before this update. With normalisation, its `gathered` are the popart.Moments of [R] and the level ids [R] of the
+    rollouts: B, or B * N if each step has a level of its own (see popart.split_levels).
   """
   output, _ = agent.unroll(acting.inputs_of(batch.unroll), batch.unroll.agent_state)
   return weighted_loss(agent, batch.unroll, output, config)
@@ -113,7 +113,7 @@ def update_statistics(agent: Agent, config: configs.PopArtImpalaConfig, gathered
   Args:
     agent: the agent that learns.
     config: PopArtImpalaConfig. Without normalisation the statistics stay 0 and 1, and have no effect.
-    gathered: Loss.gathered, the popart.Moments of [B] and the level ids [B] of the rollouts of all learners.
+    gathered: Loss.gathered, the popart.Moments of [R] and the level ids [R] of the rollouts of all learners.
     unused_updates: the number of updates.
   Returns:
     Pairs of a variable and its new value.

@@ -50,16 +50,18 @@ def run(preset: preset_lib.Preset) -> NoReturn:
   agent: definition.Definition = python_path.load(preset.agent)
 
   def main_and_leave():
-    main(preset, agent)
+    code = main(preset, agent)
     sys.stdout.flush()
-    quiet.leave(0)  # Threads may still wait for the network. If one went on while Python ends, Python would crash.
+    quiet.leave(code)  # Threads may still wait for the network. If one went on while Python ends, Python would crash.
 
   run_flags.run_main(main_and_leave)
 
 
-def main(preset: preset_lib.Preset, agent: definition.Definition):
+def main(preset: preset_lib.Preset, agent: definition.Definition) -> int:
   """Trains, acts or evaluates, as the flags say. The flags must have been defined.
 
+  Returns:
+    The exit code; see act_loop.ActLoop.act. It is 0 for a process that trains or evaluates.
   Raises:
     errors.UserError, run_directory.RunDirectoryError: an error that the user can correct.
     KeyboardInterrupt: Ctrl-C. While training, Ctrl-C ends the run cleanly and does not raise.
@@ -70,9 +72,10 @@ def main(preset: preset_lib.Preset, agent: definition.Definition):
     if job.run.mode == 'test':
       _test(job)
     elif job.cluster.job_name == 'actor':
-      _act(job)
+      return _act(job)
     else:
       _train(job)
+    return 0
   except tf.errors.ResourceExhaustedError as error:
     sizes = [f'--{name}' for name in ('replay_capacity', 'batch_size', 'unroll_length', 'queue_size')
              if hasattr(job.config, name)]
@@ -290,7 +293,7 @@ def _make_host(job, number, seed, screen, check=lambda specification: None):
 
 
 def _act(job):
-  """Runs an actor host, which acts for a learner in another process."""
+  """Runs an actor host, which acts for a learner in another process. Returns the exit code."""
   devices.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=False))
   screen = quiet.screen()
   relay_port = _open_relay_port(job.cluster.relay_port, screen) if job.cluster.relay_port else None
@@ -298,10 +301,9 @@ def _act(job):
   seed = _seed_of_host(job.config.seed, number, time.time_ns())  # Other episodes each time.
   host = _make_host(job, number, seed, screen)
   try:
-    code = act_loop.ActLoop(host, job, _common(job), number, screen, relay_port).act()
+    return act_loop.ActLoop(host, job, _common(job), number, screen, relay_port).act()
   finally:
     host.close()
-  sys.exit(code)
 
 
 def _open_relay_port(number, screen):

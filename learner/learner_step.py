@@ -51,7 +51,7 @@ class Loss(NamedTuple):
                                       # NaN means no value, as for levels that are not in this learner's batch. What
                                       # must be finite belongs to `terms`.
   feedback: Any = ()                  # Nest of tensors for this learner's experience, for example new priorities.
-  gathered: Any = ()                  # Nest of [B, ...]. `after_update` gets the values of all learners.
+  gathered: Any = ()                  # Nest of [R, ...]. `after_update` gets the values of all learners.
 
 
 class Learner(tf.Module):

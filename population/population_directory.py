@@ -85,6 +85,8 @@ def append_evolution(logdir: str, evolution: Evolution):
   file = run_directory.path(logdir, EVOLUTION)
   with run_directory.one_line_errors(file), open(file, 'ab') as stream:
     stream.write(json.dumps(evolution._asdict()).encode() + b'\n')
+    stream.flush()
+    os.fsync(stream.fileno())  # A checkpoint that follows has the step.
 
 
 def read_evolutions(logdir: str) -> list[Evolution]:

@@ -40,6 +40,7 @@ CONFIG = 'config.json'
 METRICS = 'metrics.jsonl'
 EPISODES = 'episodes.csv'
 EVALUATIONS = 'evaluations.jsonl'
+RETURNS_EVERY = 'returns_every'  # A name in an excerpt's config.json: the flag of `excerpt` of this name.
 EVALUATION = 'evaluation.json'
 EVALUATION_UNFINISHED = 'evaluation.unfinished.json'
 CHECKPOINTS = 'checkpoints'
@@ -148,7 +149,7 @@ class Run:
   def undo(self):
     """Removes the files that a run writes before its first update and the folders made for it. Closes the directory."""
     written = {name for name in os.listdir(self.path) if name in _BEFORE_LEARNING or name.startswith(EVENTS)}
-    for name in written - self._kept:
+    for name in sorted(written - self._kept, key=lambda name: name == CONFIG):  # Without it, no start takes the rest.
       with contextlib.suppress(OSError):
         if name == CHECKPOINTS:
           shutil.rmtree(path(self.path, name))
@@ -283,7 +284,7 @@ def read_config(logdir: str) -> dict[str, Any]:
   """Returns the content of config.json.
 
   This is a dict with `agent`, `flags` (the config of open_run), `versions` and `command_line`. Older runs have no
-  `agent`.
+  `agent`. An excerpt with training episodes also has RETURNS_EVERY.
 
   Raises:
     RunDirectoryError: there is no such file, or it cannot be read.
@@ -291,6 +292,7 @@ def read_config(logdir: str) -> dict[str, Any]:
   def parse(config):
     flags = json_text.field(config, 'flags', dict)
     json_text.field(config, 'agent', str, optional=True)
+    json_text.field(config, RETURNS_EVERY, int, optional=True)
     return config | {'flags': settings.from_json(flags)}
 
   config = read_json(path(logdir, CONFIG), parse)

@@ -112,7 +112,7 @@ def _with_metric(run, metric):
     raise errors.UserError(f'{logdir}: no metric {metric!r}: want one of {", ".join(known)}')
   frames, values = np.array(points, np.float64).T
   settings = departures.decisive(run) | {'agent': run.agent}
-  if 'parameter_refresh' in run.flags:  # The tables accept several values as the paper's.
+  if 'parameter_refresh' in run.flags:  # The tables of the papers accept several values.
     settings['parameter_refresh'] = run.flags['parameter_refresh']
   return Run(logdir, run.flags.get('seed', ''), settings, _defaults(run), frames, values)
 

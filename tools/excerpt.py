@@ -10,6 +10,9 @@ continued nor evaluated again. Its config.json has no path of the original run d
 With --returns_every, the copy also has the training episodes from which `scalable-agents tables` with the same flag
 computes returns. The second command writes about 40 KB. LASER's figure, which is made from episodes, then has straight
 lines between these.
+
+Members of a population, and agents with a shared replay, belong together because they lie in the same folder. Their
+copies must, too, without those of others.
 """
 
 import bisect
@@ -22,6 +25,7 @@ import tempfile
 from typing import Any
 
 from scalable_agents.environments import registry
+from scalable_agents.population import population_directory
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -32,7 +36,7 @@ from scalable_agents.tables import files
 from scalable_agents.tables.results import training_returns
 
 _FILES = {run_directory.CONFIG, run_directory.METRICS, run_directory.EPISODES, run_directory.EVALUATION,
-          run_directory.EVALUATIONS, run_directory.LEARNING_CURVE}
+          run_directory.EVALUATIONS, run_directory.LEARNING_CURVE, population_directory.FITNESS}
 # What a command that trains or evaluates leaves in an excerpt, where it is refused.
 _LEFT_BEHIND = {run_directory.LOCK, run_directory.EVALUATION_LOCK, run_directory.LIBRARY_LOG}
 
@@ -56,12 +60,16 @@ def write(config: ExcerptConfig):
   Args:
     config: its `output`, as given here, becomes the logdir in the copy's config.json.
   Raises:
-    errors.UserError: `run` is not a run directory, or `output` has other files than an excerpt, or a file cannot be
-      read or written.
+    errors.UserError: `run` is not a run directory, or is an excerpt without the episodes that are wanted, or `output`
+      has other files than an excerpt, or a file cannot be read or written.
   """
   run, output = config.run, config.output
   of_run = run_directory.read_config(run)
   levels = _num_levels(run, of_run['flags'])
+  has_every = of_run.pop(run_directory.RETURNS_EVERY, None) or 1  # More than 1: `run` is itself an excerpt.
+  if config.returns_every % has_every:
+    raise errors.UserError(f'--returns_every={config.returns_every}: {run} is an excerpt with '
+                           f'--returns_every={has_every}: want a multiple of it')
   folder = files.make_folder(output)
   if os.path.samefile(run, folder):
     raise errors.UserError(f'--output={output}: this is the run directory itself')
@@ -73,10 +81,12 @@ def write(config: ExcerptConfig):
     rows[run_directory.EPISODES] = list(_episodes(run, config.returns_every * levels))
   of_run |= {'flags': settings.to_json(of_run['flags'] | {'logdir': output}),
              'command_line': run_directory.command_of(of_run)}
+  if config.returns_every:
+    of_run[run_directory.RETURNS_EVERY] = config.returns_every
   curve = [run_directory.LEARNING_CURVE] if config.curve else []
   with run_directory.one_line_errors(output), tempfile.TemporaryDirectory(dir=folder, prefix='.new_') as new:
     run_directory.write_json(run_directory.path(new, run_directory.CONFIG), of_run)
-    for name in (run_directory.EVALUATION, run_directory.EVALUATIONS, *curve):
+    for name in (run_directory.EVALUATION, run_directory.EVALUATIONS, population_directory.FITNESS, *curve):
       if os.path.exists(run_directory.path(run, name)):
         shutil.copyfile(run_directory.path(run, name), run_directory.path(new, name))
     for name, lines in rows.items():

@@ -267,7 +267,9 @@ class Trainer:
       raise errors.UserError(f'{error}. {self._directory.logdir} keeps its last checkpoint') from error
     except Exception as error:  # Raised below.
       failure = error
-    if not self._was_complete:  # Otherwise the same checkpoint would be written again, perhaps with a large replay.
+    is_undone = not self.has_learned and (failure or self._error)  # The run directory keeps nothing of the run.
+    # For a run that was complete, the same checkpoint would be written again, perhaps with a large replay.
+    if not self._was_complete and not is_undone:
       self._saver.save(self._write_last_row)
     # If a learner could not save, all are started again, and the actor hosts wait for them.
     if port and self._end.await_others(self._together.wait_for_all):
@@ -275,8 +277,9 @@ class Trainer:
     self._finish_evaluations()
     self._log.finish_curve()
     self._log.close_progress()
-    self._log.say(f'{self._frames:,} frames trained, ' + (
-        f'see {self._directory.logdir}' if self._has_finished() else 'run the same command to continue'))
+    if not is_undone:
+      self._log.say(f'{self._frames:,} frames trained, ' + (
+          f'see {self._directory.logdir}' if self._has_finished() else 'run the same command to continue'))
     if isinstance(failure, environment_workers.WorkerError):
       raise errors.UserError(str(failure)) from failure
     if error := failure or self._error:
@@ -347,8 +350,8 @@ class Trainer:
     if self._member:
       self._member.learned(self._frames, episodes.level_ids, episodes.returns)  # This may replace the parameters.
     self._publisher.publish()
-    self._read_results()
-    self._unread = _Unread(update, self._publisher.version, on_host, episodes, self._frames)
+    before, self._unread = self._unread, _Unread(update, self._publisher.version, on_host, episodes, self._frames)
+    self._read(before)
     if self._config.synchronous:
       self._read_results()
 
@@ -359,6 +362,9 @@ class Trainer:
     they are read when the next update has begun, or when they are needed.
     """
     unread, self._unread = self._unread, None
+    self._read(unread)
+
+  def _read(self, unread):
     if not unread:
       return
     with self._end.updating():

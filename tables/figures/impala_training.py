@@ -55,11 +55,9 @@ def _rank(group: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> tuple[int, f
 
   They are the suite's scores. Experts on one level have only the level's.
   """
-  levels = {run.flags['level_name'] for run in group}
-  finals = [curve[-1, 1] for curve in _curves(group, suite).get(curves.FRAMES, ())]
-  if len(levels) == 1 and runs_lib.is_expert(group[0]):
-    finals = list(suites.finals_of([curves.rows_of_run(run) for run in group]).values())
-  return len(levels), float(np.mean(finals)) if finals else -np.inf
+  of_levels = suites.finals_of([curves.rows_of_run(run) for run in group])
+  finals = [curve[-1, 1] for curve in _curves(group, suite).get(curves.FRAMES, ())] or list(of_levels.values())
+  return len(of_levels), float(np.mean(finals)) if finals else -np.inf
 
 
 def _curves(group: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> dict[str, list[np.ndarray]]:

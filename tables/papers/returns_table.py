@@ -34,12 +34,11 @@ _NOTES = (
     'IQM: interquartile mean of the human-normalised scores of all levels, in %, with a 95 % interval from a bootstrap '
     'over the seeds (Agarwal et al. 2021). Each level has as many seeds as the level with the fewest.',
     "The paper's scores are those of evaluations after its number of frames, and LASER's are training returns. Rows of "
-    "PopArt-IMPALA have IMPALA's.")
+    "PopArt-IMPALA have IMPALA's. R2D2's are those of its network, `dqn`, whatever network the runs have.")
 _OTHERS = (
     "Dopamine: DQN and Rainbow of Castro et al. 2018, five runs each, from Dopamine's repository. Their games have "
-    'sticky actions, and 1 % of their actions are random. A return is the mean of all episodes that ended in the last '
-    'million frames.')
-_NO_EPISODES = 'no training episodes; an excerpt needs --returns_every'
+    'sticky actions. 1 % of their actions are random, and more in the first million frames. A return is the mean of '
+    'all episodes that ended in the last million frames.')
 _MILLION = 1_000_000
 
 
@@ -62,17 +61,17 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
   read = {run.logdir: training_returns.read(run) for run in runs}
   if not any(episodes.frames_per_level for episodes in read.values()):
     raise errors.UserError(f'{runs[0].logdir}: has no metrics yet')
-  without = [run.logdir for run in runs if not read[run.logdir].of_levels]
+  without = {run.logdir: fault for run in runs if (fault := _fault(run, read[run.logdir], every))}
   runs = [run for run in runs if run.logdir not in without]
   if not runs:
-    raise errors.UserError(f'{without[0]}: {_NO_EPISODES}')
+    raise errors.UserError(next(f'{logdir}: {fault}' for logdir, fault in without.items()))
   longest = max(read[run.logdir].frames_per_level for run in runs)
   if longest < every:
     raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
   marks = range(every, longest + 1, every)
   chosen = {name: _longest(of_line, read, every) for name, of_line in _by_name(runs, read).items()}
   lines = {name: _line(of_line, read, marks) for name, (of_line, _) in chosen.items()}
-  left_out = [f'{logdir}: {_NO_EPISODES}' for logdir in without] + [
+  left_out = [f'{logdir}: {fault}' for logdir, fault in without.items()] + [
       f'{run.logdir}: other seeds have more frames' for _, shorter in chosen.values() for run in shorter]
   notes = [f'Not in the table: {"; ".join(left_out)}.'] if left_out else []
   levels = dict.fromkeys(level for line in lines.values() for level in line.of_levels)
@@ -83,6 +82,13 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
   return layout.Table(
       'Training returns', ['level', 'agent', 'seeds', *map(results.short, marks), 'human-normalised (%)', 'paper'],
       rows, (*_NOTES, *([_OTHERS] if others else []), *notes))
+
+
+def _fault(run: runs_lib.Run, episodes: training_returns.Returns, every: int) -> str:
+  """Returns why a run has no returns at multiples of `every` environment frames; '' if it has."""
+  if not episodes.of_levels:
+    return 'no training episodes; an excerpt needs --returns_every'
+  return f'an excerpt with --returns_every={run.returns_every}' if every % run.returns_every else ''
 
 
 def _longest(runs: Sequence[runs_lib.Run], read: Mapping[str, training_returns.Returns],
@@ -100,9 +106,13 @@ def _by_name(runs: Sequence[runs_lib.Run],
   groups = {}
   for agent, of_agent in runs_lib.grouped(runs, lambda run: run.agent).items():
     levels = [read[run.logdir].levels for run in of_agent]
-    settings = [results.settings_of(run, expert=True) | {
-        'levels': number, 'frames_per_level': run.flags['total_environment_frames'] // number}
-                for run, number in zip(of_agent, levels, strict=True)]
+    settings = []
+    for run, number in zip(of_agent, levels, strict=True):
+      # The tables of the papers accept several values of parameter_refresh.
+      also = {'parameter_refresh'} | ({'level_name'} if number > 1 else set())
+      settings.append(results.settings_of(run, expert=True) | {
+          'levels': number, 'frames_per_level': run.flags['total_environment_frames'] // number
+      } | {name: run.flags[name] for name in also & run.flags.keys()})
     groups |= results.named(
         of_agent, [runs_lib.NAMES.get(agent) or agent] * len(of_agent), [agent] * len(of_agent), settings)
   return groups
@@ -141,7 +151,7 @@ def _row(level: str, name: str, line: _Line) -> list[str | layout.Number]:
 
 
 def _paper(level: str, run: runs_lib.Run) -> str:
-  """Returns the final score of a paper's agent with this correction and network, and its number of frames."""
+  """Returns the final score of a paper's agent, and its number of frames. It has the network of the run, or is R2D2."""
   for paper, agent_of in ((published.IMPALA, runs_lib.agent_of), (r2d2_published.PAPER, r2d2_tables.agent_of),
                           (laser_published.PAPER, _agent_of_laser)):
     agent = agent_of(run, paper.agents)

@@ -177,11 +177,14 @@ def extent(less: Sequence[str], runs: Iterable[runs_lib.Run], agent: published.A
     runs: the runs, whose settings are compared with the paper's.
     agent: the agent of the paper to which they correspond.
   """
-  other = {}  # Setting -> its values.
+  runs = list(runs)
+  other = {}  # Setting -> its value in each run that departs in it.
   for run in runs:
     for name, value in departures.departures(run, agent).items():
-      other.setdefault(name, set()).add(written(value))
-  otherwise = [f'{name}={" or ".join(sorted(values))}' for name, values in other.items()]
+      other.setdefault(name, []).append(written(value))
+  otherwise = [f'{name}={" or ".join(sorted(set(values)))}'
+               + (f' in {len(values)} of {len(runs)} runs' if len(values) < len(runs) else '')
+               for name, values in other.items()]
   parts = []
   if less:
     parts.append('scaled down: ' + ', '.join(less))

@@ -62,6 +62,8 @@ class Run(NamedTuple):
   flags: dict[str, Any]
   evaluation: Evaluation | None  # None if it was not read.
   agent: str = 'impala'          # The agent's name in config.json.
+  # Environment frames per level between the returns for which an excerpt has the training episodes. 1: it has all.
+  returns_every: int = 1
 
   @property
   def means(self) -> dict[str, float]:
@@ -275,7 +277,7 @@ def _read(logdir: str, evaluated: bool, agents: Sequence[str] | None) -> Run:
   except ValueError as error:
     raise run_directory.RunDirectoryError(f'{file}: --level_name={settings.shown(error)}: put the file back, or leave '
                                           'the run out') from error
-  run = Run(logdir, flags, None, agent or 'impala')
+  run = Run(logdir, flags, None, agent or 'impala', config.get(run_directory.RETURNS_EVERY) or 1)
   return run._replace(evaluation=_read_evaluation(run)) if evaluated and run.task == 0 else run
 
 

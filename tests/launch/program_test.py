@@ -50,7 +50,7 @@ def _files(folder):
 
 
 def _main(*arguments):
-  training.run_in_this_process(impala.IMPALA, configs.ImpalaConfig(), atari57_protocol.Protocol(), *arguments)
+  return training.run_in_this_process(impala.IMPALA, configs.ImpalaConfig(), atari57_protocol.Protocol(), *arguments)
 
 
 class TrainModeTest(parameterized.TestCase):
@@ -215,12 +215,18 @@ class RunTest(parameterized.TestCase):
 
   def test_regression_a_thread_that_waits_for_the_network_does_not_crash_the_end(self):
     """Python's normal end would wait for some threads, and a session call that returns meanwhile would abort it."""
-    calls = mock.Mock()
+    calls = mock.Mock(**{'main.return_value': 143})
     with mock.patch.object(run_flags, 'run_main', lambda main: main()), \
          mock.patch.object(program, 'main', calls.main), mock.patch.object(program.quiet, 'leave', calls.leave):
       preset = registry.PRESETS['impala_atari57']
       program.run(preset)
-    self.assertEqual(calls.mock_calls, [mock.call.main(preset, impala.IMPALA), mock.call.leave(0)])
+    self.assertEqual(calls.mock_calls, [mock.call.main(preset, impala.IMPALA), mock.call.leave(143)])
+
+  def test_an_actor_host_ends_with_the_code_of_its_loop(self):
+    with mock.patch.object(program, '_make_host'), mock.patch.object(program.devices, 'configure_tensorflow'), \
+         mock.patch.object(program.act_loop, 'ActLoop') as loop:
+      loop.return_value.act.return_value = 143
+      self.assertEqual(_main('--job_name=actor', '--learner_addresses=a:1'), 143)
 
   def test_processes_of_a_cluster_have_the_same_kind_of_replay(self):
     none, here, there = (program._common(training.job(

@@ -5,10 +5,12 @@ import ctypes
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -238,6 +240,18 @@ class OpenRunTest(parameterized.TestCase):
       self._write(name, b'{"flags"')
     run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
     self.assertEqual(run_directory.read_config(self._logdir)['flags'], _CONFIG)
+
+  def test_a_failed_start_that_is_killed_while_it_cleans_up_does_not_block_the_directory(self):
+    os.makedirs(os.path.join(self._logdir, 'checkpoints'))
+    self._write('config.json', b'{"flags": {}}')
+    run = run_directory.open_run(self._logdir, {}, ())
+    run.prepare_undo(set(), ())
+    removed = []
+    remove = lambda name: removed.append(os.path.basename(name))
+    with mock.patch.object(os, 'remove', remove), mock.patch.object(shutil, 'rmtree', remove):
+      run.undo()
+    self.assertEqual(removed[-1], 'config.json')
+    self.assertIn('checkpoints', removed)
 
   def test_a_second_trainer_is_refused_until_the_first_has_gone_even_by_kill_9(self):
     first = _start_holder(self._logdir)

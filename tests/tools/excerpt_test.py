@@ -9,6 +9,7 @@ from unittest import mock
 from absl.testing import absltest
 import numpy as np
 
+from scalable_agents.population import population_directory
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
@@ -72,10 +73,21 @@ class ExcerptTest(absltest.TestCase):
     original, copy = (training_returns.read(runs.read([logdir], evaluated=False)[0][0])
                       for logdir in (self.run_folder, output))
     self.assertEqual(copy.frames, original.frames)
+    copied, = runs.read([output], evaluated=False)[0]
+    self.assertEqual(copied.returns_every, 300)
+    with self.assertRaisesRegex(errors.UserError, '=400: .* is an excerpt with --returns_every=300: want a multiple'):
+      excerpt.write(excerpt.ExcerptConfig(output, self.create_tempdir('of_copy').full_path, returns_every=400))
     for level in ('breakout', 'pong'):
       for mark in (600, 1_200):  # Frames of both levels.
         self.assertEqual(training_returns.last(copy.of_levels[level], mark),
                          training_returns.last(original.of_levels[level], mark))
+
+  def test_members_of_a_population_keep_their_fitness(self):
+    fitness = population_directory.Fitness(1_000, 5., {'learning_rate': 1e-4})
+    population_directory.write_fitness(self.run_folder, fitness)
+    output = self.create_tempdir('copies').full_path
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
+    self.assertEqual(population_directory.read_fitness(output), fitness)
 
   def test_an_excerpt_replaces_an_earlier_one(self):
     output = self.create_tempdir('copies').full_path

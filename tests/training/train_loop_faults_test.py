@@ -74,6 +74,22 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
     self.assertGreater(frames, 0)
     self.assertEqual(training.rows(trainer.logdir)[-1]['environment_frames'], frames)
 
+  def test_the_update_after_one_whose_results_cannot_be_kept_is_recorded(self):
+    trainer = self.trainer(updates=9, synchronous=False)
+    add, recorded = trainer._log.add, []
+
+    def fail_once(frames, *of_update):
+      recorded.append(frames)
+      if len(recorded) == 2:
+        raise run_directory.RunDirectoryError('the disk is full')
+      add(frames, *of_update)
+
+    with mock.patch.object(trainer._log, 'add', fail_once):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, 'the disk is full'):
+        trainer.train()
+    self.assertLen(recorded, 3)
+    self.assertEqual(recorded[-1], int(trainer.learner.environment_frames))
+
   @parameterized.parameters(True, False)
   def test_a_killed_worker_is_replaced(self, synchronous):
     killed = []

@@ -91,7 +91,7 @@ def job(agent, config, run, protocol=None):
 def run_preset(name, *arguments):
   """Does what the binary of this name does in this process; see run_in_this_process."""
   chosen = agent_registry.PRESETS[name]
-  run_in_this_process(python_path.load(chosen.agent), chosen.config, chosen.protocol, *arguments)
+  return run_in_this_process(python_path.load(chosen.agent), chosen.config, chosen.protocol, *arguments)
 
 
 def run_in_this_process(agent, config, protocol, *arguments):
@@ -106,7 +106,7 @@ def run_in_this_process(agent, config, protocol, *arguments):
   # To draw a curve takes half a second.
   with mock.patch.multiple(run_flags, **replaced), mock.patch.object(run_config, 'from_flags', read_run), \
        mock.patch.object(learning_curve, 'draw'):
-    program.main(chosen, agent)
+    return program.main(chosen, agent)
 
 
 def rows(logdir):

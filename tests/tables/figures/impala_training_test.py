@@ -84,6 +84,16 @@ class ImpalaTrainingTest(run_directories.TestCase):
       (label, (run,)), = impala_training.best(runs, _DMLAB).items()
       self.assertEqual((label, run.flags['learning_rate']), ('IMPALA-Experts, deep, best of 3', 2e-4))
 
+  def test_runs_that_have_no_returns_yet_do_not_displace_others(self):
+    for level in ('rooms_watermaze', 'natlab_fixed_large_map'):
+      run_directories.make(self.folder, level, level_name=level, agent='impala', curves={
+          level: [run_directories.mean_return(level, 0.5)] * 2})
+    for level in _DMLAB.levels[:4]:
+      run_directories.make(self.folder, f'begun_{level}', level_name=level, learning_rate=1e-3, agent='impala',
+                           curves={level: [None]})
+    (_, chosen), = impala_training.best(self.read(), _DMLAB).items()
+    self.assertEqual({run.flags['level_name'] for run in chosen}, {'rooms_watermaze', 'natlab_fixed_large_map'})
+
   def test_bars_are_training_scores_of_each_level(self):
     self._make('deep', [1., 40.])
     axes, = self._panels(impala_training.draw_bars)

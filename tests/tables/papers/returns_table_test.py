@@ -137,6 +137,16 @@ class ReturnsTableTest(run_directories.TestCase):
     with self.assertRaisesRegex(errors.UserError, f'^{fault}$'):
       returns_table.table(excerpt, 500)
 
+  def test_an_excerpt_with_other_returns_is_left_out_and_named(self):
+    self._run('run', [1.] * 10)
+    self._run('excerpt', [3.] * 10, seed=2)
+    whole, excerpt = self.read()[::-1]
+    excerpt = excerpt._replace(returns_every=1_000)
+    table = returns_table.table([whole, excerpt], 500)
+    self.assertIn(f'Not in the table: {excerpt.logdir}: an excerpt with --returns_every=1000.', table.notes)
+    self.assertNotIn(' 2.00 ', layout.markdown(table))  # The mean of both.
+    self.assertIn(' 2.00 ', layout.markdown(returns_table.table([whole, excerpt], 1_000)))
+
   def test_a_long_run_without_episodes_makes_no_columns(self):
     self._run('run', [1.] * 10)
     self._run('excerpt', [], seed=2, curves={'pong': [1., 2.]}, frames=4_000)
@@ -158,6 +168,13 @@ class ReturnsTableTest(run_directories.TestCase):
       self._run(f'{frames}', [1.], total_environment_frames=frames)
     self.assertEqual([(row['agent'], row['seeds']) for row in self._rows()], [
         ('IMPALA, frames_per_level=1_500', '1'), ('IMPALA, frames_per_level=3_000', '1')])
+
+  def test_agents_of_other_levels_are_apart(self):
+    for levels in ('pong,breakout', 'pong,qbert'):
+      self._run(levels, dict.fromkeys(levels.split(','), [1.] * 10), level=levels, frames=2_000,
+                total_environment_frames=3_000)
+    self.assertEqual([(row['agent'], row['seeds']) for row in self._rows() if row['level'] == 'pong'], [
+        ('IMPALA, level_name=pong,breakout', '1'), ('IMPALA, level_name=pong,qbert', '1')])
 
   def test_frames_of_a_run_with_several_levels_are_per_level(self):
     self._run('one', [1.] * 10, level='pong', frames=1_000)

@@ -61,6 +61,12 @@ class ResultsTest(run_directories.TestCase):
       self._expert(mean, seed=seed)
     self.assertEqual(self._result(_EXPERTS).level('pong'), results.Cell(results.Score(19.0, 1.0, 3), 'in full'))
 
+  def test_how_many_runs_depart_from_the_paper_is_said(self):
+    for seed, actions in ((1, 'sampled'), (2, 'greedy'), (3, 'greedy')):
+      self._expert(18.0, seed=seed, protocol={'actions': actions})
+    self.assertEqual(self._result(_EXPERTS).level('pong').extent,
+                     'departs from the paper: test_policy=greedy in 2 of 3 runs')
+
   def test_a_single_seed_has_no_spread(self):
     self._expert(18.0)
     self.assertEqual(self._result(_EXPERTS).level('pong').score, results.Score(18.0, None, 1))
