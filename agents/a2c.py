@@ -6,7 +6,8 @@ correction, but the environments and the learner always wait for each other. Thi
 the definition. The network is IMPALA's (impala.py), and configs.py has the hyper-parameters.
 
 `batching` says what environments wait for while they play (figure 2). There are always as many environments as unrolls
-in a batch. All of them play one unroll, then the learner makes one update, then all of them go on.
+in a batch. All of them play one unroll, then the learner makes one update, then all of them go on. With several levels,
+a batch size that is a multiple of their number gives all of them equal shares.
 
   sync_step         All environments make each step together, and their actions are computed in one batch.
   sync_trajectory   Each environment makes its steps at its own pace, and its actions are computed alone.
@@ -25,6 +26,7 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
+from scalable_agents.environments import registry
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import losses
 from scalable_agents.learner import vtrace
@@ -57,8 +59,12 @@ def complete_run(config: configs.A2cConfig, run: run_config.RunConfig) -> run_co
   """Returns the run's settings with an environment for each unroll of a batch, and with the batching of `config`.
 
   Raises:
-    ValueError: --num_environments or --nodynamic_batching contradicts `config`.
+    ValueError: --num_environments or --nodynamic_batching contradicts `config`, or there are more levels than unrolls.
   """
+  num_levels = len(registry.expand(config.level_name))
+  if config.batch_size < num_levels:
+    raise ValueError(f'--batch_size={config.batch_size}: want at least {num_levels}, one unroll per level in each '
+                     'batch, and a multiple of it for equal shares')
   if run.num_environments not in ('auto', config.batch_size):
     raise ValueError(f'--num_environments={run.num_environments}: want auto or {config.batch_size}: in A2C, each '
                      'environment plays one unroll of each batch (--batch_size)')

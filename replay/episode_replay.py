@@ -122,8 +122,8 @@ class EpisodeReplay(replay_rows.Replay):
     """Returns the next unroll of each of N replayers.
 
     A replayer goes on with its episode. Where this ends, or if it has left the replay, the replayer goes on with the
-    start of an episode that is drawn, uniformly and independently of the other replayers. While the replay has fewer
-    than `minimum_size` agent steps, nothing is replayed: all rows are zeros, and the keys are -1.
+    start of an episode that is drawn, uniformly and independently of the other replayers. Until the replay has
+    `minimum_size` agent steps, nothing is replayed: all rows are zeros, and the keys are -1.
 
     Args:
       key, step: [N] int64, the positions of the replayers: `key` and `next_step` of the call before. For the first

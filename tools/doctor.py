@@ -291,7 +291,7 @@ def check_dmlab(python=sys.executable, root=ROOT, which=shutil.which):
     return Result('warn', 'DeepMind Lab', f'installed, but compiles no maps without {" and ".join(lacking)} '
                   '(for DMLab-30)', f'apt-get install {" ".join(lacking)}')
   return Result('warn', 'DeepMind Lab', f'installed, but cannot open a level: {answer.text} (for DMLab-30)',
-                f'see "What to install" in {root / "docs" / "suites.md"}')
+                "see docs/dmlab.md, step 2, and docs/faq.md, 'DeepMind Lab', in the project's repository")
 
 
 def check_kernels(python=sys.executable, script=ROOT / 'processes' / 'kernels.py'):

@@ -43,8 +43,9 @@ class RunConfig:
       "paper's P100, compute in float32.")
   num_environments: settings.Count = setting(
       'auto', 'Number of environments that are stepped in parallel. auto: 32 per core, or 4 per core with levels of '
-      'DeepMind Lab, and the same number for each level. A2C: always --batch_size. A3C: auto is 32, or 7 per level '
-      'with several levels. A learner with actor hosts may have 0.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
+      'DeepMind Lab, and the same number for each level. A2C: always --batch_size, best a multiple of the number of '
+      'levels. A3C: auto is 32, or 7 per level with several levels. A learner with actor hosts may have 0.', at_least=0,
+      at_most=settings.MAX_ENVIRONMENTS)
   num_environment_workers: settings.Count = setting(
       'auto', 'Number of processes that step the environments. auto: one per core, or one per environment with levels '
       'of DeepMind Lab.', at_least=1, at_most=settings.MAX_PROCESSES)

@@ -3,7 +3,7 @@
 # training there in one process. Run `make setup GPU=1` first (`make setup` if no node has a GPU), then this command
 # from the project's folder, which must be on a file system that the nodes share. Further flags go to every process:
 #
-#   LOGDIR=runs/deep sbatch docs/cluster/slurm.sh --level_name=pong --torso=deep
+#   LOGDIR=runs/deep sbatch docs/cluster/slurm.sh --level_name=pong --torso=deep --num_environments=64
 #   LOGDIR=runs/small sbatch --nodes=1 --gres=none docs/cluster/slurm.sh --level_name=pong --torso=shallow    # No GPU.
 #   LOGDIR=runs/r2d2 PROGRAM=r2d2_atari57 sbatch docs/cluster/slurm.sh --level_name=pong
 #   LOGDIR=runs/deep sbatch --nodes=1 docs/cluster/slurm.sh --mode=test    # Evaluates a run.

@@ -96,7 +96,9 @@ Status EpisodeReplay::Next(const std::vector<int64_t>& keys, const std::vector<i
   }
   unrolls->assign(keys.size(), {});
   MutexLock lock(mutex_);
-  if (episodes_.empty() || steps_ < minimum_size) return Status();
+  // An episode has been replaced only if the replay was full.
+  const bool was_full = !episodes_.empty() && episodes_.front()->key > 0;
+  if (episodes_.empty() || (steps_ < minimum_size && !was_full)) return Status();
   const auto draw = [&] {
     mutex_.AssertHeld();
     return episodes_[static_cast<size_t>(NextUniform(&seed) * episodes_.size())];

@@ -79,8 +79,9 @@ class EpisodeReplay {
 
   // Gives each replayer its next unroll. Replayer i goes on with step steps[i] of episode keys[i]. If the episode has
   // no such step or is not in the replay any more, and whenever an episode ends, it goes on with the first step of an
-  // episode that is drawn, uniformly and independently. The same contents and arguments give the same unrolls. While
-  // the replay has fewer than `minimum_size` steps, or none, nothing is replayed.
+  // episode that is drawn, uniformly and independently. The same contents and arguments give the same unrolls. Until
+  // the replay has `minimum_size` steps, nothing is replayed. It may have fewer again when the newest episode is long
+  // and has replaced several others.
   // kInvalidArgument: a step is negative.
   Status Next(const std::vector<int64_t>& keys, const std::vector<int64_t>& steps, uint64_t seed, int64_t minimum_size,
               std::vector<ReplayedUnroll>* unrolls);
@@ -92,6 +93,9 @@ class EpisodeReplay {
 
   // Copies the frames before row 0 of an unroll; see RowRange.
   void ReadEarlier(const ReplayedUnroll& unroll, int component, char* to) const;
+
+  // Returns kInvalidArgument unless `options` are those of this replay.
+  Status CheckSame(const EpisodeReplayOptions& options) const;
 
   // Writes all episodes to a file. The lock is held only while the list of episodes is copied. Streams are not written:
   // episodes that are not complete yet are lost.
@@ -122,7 +126,7 @@ class EpisodeReplay {
               std::vector<std::shared_ptr<Episode>>* episodes) REQUIRES(stream->mutex);
   // Gives the episodes their keys and adds them. Returns the ones that they replace, to be deleted without the lock.
   Episodes Add(const std::vector<std::shared_ptr<Episode>>& episodes);
-  FileSignature Signature() const;
+  static FileSignature Signature(const EpisodeReplayOptions& options);
 
   const EpisodeReplayOptions options_;
   const RowLayout layout_;

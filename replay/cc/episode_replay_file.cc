@@ -15,11 +15,24 @@ constexpr char kKind[] = "scalable_agents episodes";
 
 }  // namespace
 
-FileSignature EpisodeReplay::Signature() const {
-  FileSignature signature(kKind, options_.components, options_.contents);
-  signature.Add("done", options_.done);
-  signature.Add("capacity", options_.capacity);
+FileSignature EpisodeReplay::Signature(const EpisodeReplayOptions& options) {
+  FileSignature signature(kKind, options.components, options.contents);
+  signature.Add("done", options.done);
+  signature.Add("capacity", options.capacity);
   return signature;
+}
+
+Status EpisodeReplay::CheckSame(const EpisodeReplayOptions& options) const {
+  const auto text = [](const EpisodeReplayOptions& of) {
+    FileSignature signature = Signature(of);
+    signature.Add("unroll_length", of.unroll_length);
+    signature.Add("longest_episode", of.longest_episode);
+    for (bool is_observed : of.is_observed) signature.Add("is_observed", is_observed);
+    return signature.Settings();
+  };
+  if (text(options) == text(options_)) return Status();
+  return InvalidArgument("a replay of this name has other settings: want '" + text(options_) + "', got '" +
+                         text(options) + "'");
 }
 
 Status EpisodeReplay::Save(const std::string& path) const {
@@ -35,7 +48,7 @@ Status EpisodeReplay::Save(const std::string& path) const {
   for (const auto& episode : episodes) slabs.Add(episode->rows);
 
   Writer writer(path);
-  writer.Header(Signature());
+  writer.Header(Signature(options_));
   writer.Counts({next_key, replayed_unrolls, slabs.num_slabs(), static_cast<int64_t>(episodes.size())});
   slabs.WriteSlabs(layout_, &writer);
   for (size_t i = 0; i < episodes.size() && writer.ok(); ++i) {
@@ -48,7 +61,7 @@ Status EpisodeReplay::Save(const std::string& path) const {
 
 Status EpisodeReplay::Restore(const std::string& path) {
   Reader reader(path);
-  if (!reader.CheckHeader(Signature())) return reader.status();
+  if (!reader.CheckHeader(Signature(options_))) return reader.status();
   const int64_t next_key = reader.Count(0, kMostInFile);
   if (reader.version() < 3) reader.Count(0, kMostInFile);  // Older files also have the steps ever inserted.
   const int64_t replayed_unrolls = reader.Count(0, kMostInFile), num_slabs = reader.Count(0, kMostInFile);

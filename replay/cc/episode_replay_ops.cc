@@ -68,8 +68,8 @@ REGISTER_OP("EpisodeReplayNext")
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc(
         "Returns the next unrolls of N replayers, whose positions are key and step [N]: their new positions, the "
-        "stream of row 0 and its number in that stream, and rows [T+1, N, ...]. While the replay has fewer than "
-        "minimum_size steps, all rows are zeros, and the keys are -1.");
+        "stream of row 0 and its number in that stream, and rows [T+1, N, ...]. Until the replay has minimum_size "
+        "steps, all rows are zeros, and the keys are -1.");
 
 REGISTER_OP("EpisodeReplayStatistics")
     .Input("handle: resource")
@@ -120,6 +120,11 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
   }
 
  private:
+  // A replay of the same name may exist, which another process has made.
+  absl::Status VerifyResource(Resource* resource) override {
+    return ToTensorFlow(resource->replay.CheckSame(options_));
+  }
+
   absl::Status CreateResource(Resource** resource) override {
     return ToTensorFlow(WithMemory([&] {
       *resource = new Resource(options_, rows_.fields);

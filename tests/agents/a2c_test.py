@@ -101,6 +101,11 @@ class RunSettingsTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, f'^--num_environments={wanted}: want auto or 12: '):
         a2c.complete_run(config, run_config.RunConfig(num_environments=wanted))
 
+  def test_each_level_has_an_environment(self):
+    config = configs.A2cConfig(level_name='pong,breakout,qbert', batch_size=2)
+    with self.assertRaisesRegex(ValueError, '^--batch_size=2: want at least 3, one unroll per level in each batch, '):
+      a2c.complete_run(config, run_config.RunConfig())
+
   def test_a_repeatable_run_steps_together(self):
     configs.validate_a2c(configs.A2cConfig(synchronous=True))
     with self.assertRaisesRegex(ValueError, '^--synchronous: want --batching=sync_step, got dynamic_batching$'):

@@ -165,7 +165,8 @@ class EpisodeReplayTest(parameterized.TestCase):
       self.assertEqual((statistics.gaps, statistics.repeated_unrolls), (reference.gaps, reference.repeated))
       minimum_size = data.draw(st.sampled_from([1, 1, 20]))
       replayed = replay.next(key, step, seed, minimum_size)
-      if reference.steps() < minimum_size:
+      was_full = reference.num_episodes > len(reference.episodes)
+      if reference.steps() < minimum_size and not was_full or not reference.episodes:
         np.testing.assert_array_equal(replayed.key, -1)
         continue
       replayed = tf.nest.map_structure(lambda values: values.numpy(), replayed)
@@ -261,19 +262,28 @@ class EpisodeReplayTest(parameterized.TestCase):
     self.assertEqual(other.statistics().steps, 40)
     self.assertEqual(_make().statistics().steps, 0)
 
-  def test_refuses_rows_that_the_replay_of_this_name_does_not_have(self):
-    replay = _make(shared_name='rows_of_this_test')
+  @parameterized.parameters(
+      {'unroll_length': 5}, {'capacity': 999}, {'longest_episode': 7}, {'observation': lambda rows: [rows.frame]})
+  def test_refuses_other_settings_than_those_of_the_replay_of_this_name(self, **settings):
+    replay = _make(shared_name='settings_of_this_test')
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'a replay of this name has other settings: want '):
+      _make(shared_name='settings_of_this_test', **settings)
+    self.assertEqual(replay.statistics().steps, 0)
+
+  def test_refuses_rows_that_the_replay_does_not_have(self):
+    replay = _make()
     _insert(replay, [Stream(0, [10])], [0], 40)
     numbers = {'done': tf.TensorSpec([], tf.bool), 'number': tf.TensorSpec([], tf.int64)}
-    fewer = episode_replay.EpisodeReplay(numbers, 4, 1000, done=lambda rows: rows['done'],
-                                         observation=lambda rows: (), shared_name='rows_of_this_test')
+    fewer = episode_replay.EpisodeReplay(numbers, 4, 1000, done=lambda rows: rows['done'], observation=lambda rows: ())
+    fewer._handle = replay._handle
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'row_types: want 5, got 2'):
       fewer.next([-1], [0], 0)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'rows: want 5, got 2'):
       fewer.insert([0], [0], {'done': tf.zeros([5, 1], tf.bool), 'number': tf.zeros([5, 1], tf.int64)})
     others = episode_replay.EpisodeReplay(
         _SPEC._replace(reward=tf.TensorSpec([], tf.int32)), 4, 1000, done=lambda rows: rows.done,
-        observation=lambda rows: rows.frame, shared_name='rows_of_this_test')
+        observation=lambda rows: rows.frame)
+    others._handle = replay._handle
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'output 3: want float as in the replay, got int32'):
       others.next([-1], [0], 0)
 

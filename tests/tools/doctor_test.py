@@ -227,7 +227,7 @@ class DoctorTest(parameterized.TestCase):
     result = self._check_opening_a_level(fault)
     self.assertEqual(result.status, 'warn')
     self.assertStartsWith(result.found, f'installed, but cannot open a level: {reason}')
-    self.assertRegex(result.fix, 'What to install.*docs/suites.md$')
+    self.assertRegex(result.fix, 'docs/dmlab.md, step 2')
     if fault == 'no_zip_in_reset':
       result = self._check_opening_a_level(fault, which=lambda name: None if name == 'zip' else name)
       self.assertEqual(result[2:],

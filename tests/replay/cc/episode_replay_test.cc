@@ -272,6 +272,20 @@ TEST(EpisodeReplayTest, BelowTheMinimumSizeNothingIsReplayed) {
   EXPECT_EQ(Check(replay, unrolls[0], {stream}), "");
 }
 
+TEST(EpisodeReplayTest, ALongEpisodeInPlaceOfOthersDoesNotEndTheReplay) {
+  EpisodeReplay replay(TestEpisodeOptions(100));
+  const TestStream stream(0, {60, 45, 30});
+  Insert(stream, &replay, 0, 105);  // The second episode replaces the first one, so 45 steps are left.
+  EXPECT_EQ(replay.GetStatistics().steps, 45);
+  std::vector<ReplayedUnroll> unrolls;
+  ASSERT_TRUE(replay.Next({1, 0}, {3, 7}, 0, 50, &unrolls).ok());
+  ASSERT_EQ(unrolls[0].parts.size(), 1u);
+  EXPECT_EQ(unrolls[0].parts[0].episode->key, 1);
+  EXPECT_EQ(unrolls[0].parts[0].first_step, 3);
+  ASSERT_EQ(unrolls[1].parts.size(), 1u);
+  EXPECT_EQ(unrolls[1].parts[0].first_step, 0);  // Its episode is gone.
+}
+
 TEST(EpisodeReplayTest, RefusesImpossiblePositions) {
   EpisodeReplay replay(TestEpisodeOptions(100));
   Insert(TestStream(1, {5}), &replay, 0, 10);
