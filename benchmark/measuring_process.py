@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 import multiprocessing
 import os
+import re
 import signal
+import tempfile
 import time
 from typing import Any
 
@@ -12,6 +14,8 @@ from scalable_agents.processes import parent_death
 from scalable_agents.records import settings
 
 _STDERR = 2
+# Lines of TensorFlow's libraries, and of Python.
+_FATAL, _ERROR = re.compile(r'F\d{4} |\w*Error: '), re.compile(r'E\d{4} ')
 
 
 class PartError(Exception):
@@ -23,7 +27,9 @@ class PartTimeoutError(Exception):
 
 
 class MeasuringProcess:
-  """Calls functions in a process of its own, which prints nothing to stderr. Its state is kept between calls.
+  """Calls functions in a process of its own. Its state is kept between calls.
+
+  The process prints nothing to the screen. If it dies, the error has the last line of its stderr that says why.
 
   After a function that took too long, or that ended the process, the next call is in a new process.
   """
@@ -32,6 +38,7 @@ class MeasuringProcess:
     """Starts no process yet."""
     self._process: Any = None
     self._pipe: Any = None
+    self._stderr = tempfile.TemporaryFile()
 
   def call(self, function: Callable[..., Any], *arguments: Any, deadline: float) -> Any:
     """Returns what a function returns.
@@ -55,7 +62,7 @@ class MeasuringProcess:
       code = self._process.exitcode
       self.close()
       how = f'was killed by {signal.Signals(-code).name}' if code < 0 else f'ended with exit code {code}'
-      raise PartError(f'its process {how}') from error
+      raise PartError(f'its process {how}{self._reason()}') from error
     if not worked:
       raise PartError(result)
     return result
@@ -63,11 +70,20 @@ class MeasuringProcess:
   def _start(self):
     if self._process:
       return
+    self._stderr.truncate(0)
     context = multiprocessing.get_context('spawn')
     self._pipe, theirs = context.Pipe()
-    self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+    self._process = context.Process(target=_serve, daemon=True, args=(
+        theirs, f'/proc/{os.getpid()}/fd/{self._stderr.fileno()}'))
     self._process.start()
     theirs.close()
+
+  def _reason(self):
+    """Returns the last error in the process's stderr, after a colon; '' if there is none."""
+    self._stderr.seek(0)
+    lines = self._stderr.read().decode('utf-8', 'replace').splitlines()
+    errors = [line for line in lines if _FATAL.match(line)] or [line for line in lines if _ERROR.match(line)]
+    return f': {settings.shown(errors[-1])}' if errors else ''
 
   def close(self):
     """Ends the process, also while it measures."""
@@ -88,9 +104,9 @@ def at_once(processes: Sequence[MeasuringProcess], function: Callable[..., Any],
         threads.submit(process.call, function, *arguments, deadline=deadline) for process in processes]]
 
 
-def _serve(pipe):
+def _serve(pipe, stderr):
   parent_death.signal_at_parents_end(signal.SIGKILL)
-  os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
+  os.dup2(os.open(stderr, os.O_WRONLY | os.O_APPEND), _STDERR)
   while True:
     try:
       function, arguments = pipe.recv()

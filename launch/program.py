@@ -76,7 +76,10 @@ def main(preset: preset_lib.Preset, agent: definition.Definition) -> int:
     else:
       _train(job)
     return 0
-  except tf.errors.ResourceExhaustedError as error:
+  except (tf.errors.ResourceExhaustedError, tf.errors.InternalError) as error:
+    # The second message is that of a copy to a card that is full.
+    if isinstance(error, tf.errors.InternalError) and 'Dst tensor is not initialized' not in error.message:
+      raise
     sizes = [f'--{name}' for name in ('replay_capacity', 'batch_size', 'unroll_length', 'queue_size')
              if hasattr(job.config, name)]
     # TensorFlow's message of an error in a function has the function's Python lines.

@@ -25,7 +25,7 @@ def stack_compiled(newest: tf.Tensor, earlier: tf.Tensor, done: tf.Tensor) -> tf
   frames = tf.concat([_time_major(earlier), newest], 0)
   # The rows before row 0 are in episode 0. The type is int64, because TensorFlow compares int32 on the host of a GPU.
   episode = tf.cumsum(tf.cast(done, tf.int64), 0)
-  episodes = tf.pad(episode, [[num_earlier, 0], [0, 0]])
+  episodes = tf.concat([tf.zeros([num_earlier, tf.shape(done)[1]], tf.int64), episode], 0)
   shape = tf.concat([tf.shape(done), tf.ones([newest.shape.rank - 2], tf.int32)], 0)
 
   def frame(first):

@@ -26,10 +26,12 @@ def models() -> list[str]:
   for path in _driver_files():
     lines = dict(line.split(':', 1) for line in path.read_text('utf-8', 'replace').splitlines() if ':' in line)
     found.append(lines.get('Model', 'NVIDIA card').strip())
+  # Some containers have the devices, but not the driver's files.
+  devices = [] if found else list(_SYSTEM.glob('dev/nvidia[0-9]*'))
   # In the Windows Subsystem for Linux, the driver belongs to Windows. There is an nvidia-smi, but no file with the
   # model.
   is_windows = all((_SYSTEM / path).exists() for path in ('dev/dxg', 'usr/lib/wsl/lib/nvidia-smi'))
-  return found or ['NVIDIA card'] * is_windows
+  return found or ['NVIDIA card'] * max(len(devices), is_windows)
 
 
 def find_fault(root: pathlib.Path = _ROOT) -> Fault | None:

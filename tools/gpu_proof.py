@@ -138,7 +138,8 @@ def _result(row, deadline):
     return {'measured': str(error)}
   except measuring_process.PartError as error:
     # Large batches do not fit on every card.
-    is_out_of_memory = 'ResourceExhausted' in str(error) or 'out of memory' in str(error).lower()
+    is_out_of_memory = any(sign in str(error).lower() for sign in (
+        'resourceexhausted', 'out of memory', 'dst tensor is not initialized'))
     return {'status': _NOT_MEASURED if is_out_of_memory else _NOT_OK,
             'measured': f'out of memory: {error}' if is_out_of_memory else str(error)}
   except Exception as error:  # The other rows must go on.

@@ -24,7 +24,7 @@ _BUILT_WITH = ('nvidia-cublas-cu12==12.5.3.2', 'nvidia-cudnn-cu12==9.3.0.75')
 # What neither the programs nor the libraries that TensorFlow opens need.
 _UNUSED = ('bin', 'clang', 'imageio_ffmpeg/binaries', 'tensorboard_data_server/bin', 'tensorflow/include',
            'nvidia/*/include', 'nvidia/cublas/lib/libnvblas*', 'nvidia/cuda_cupti/lib/libnvperf*',
-           'nvidia/cuda_nvcc/nvvm/lib64', 'nvidia/cuda_nvrtc', 'nvidia/cufft', 'nvidia/curand', 'nvidia/cusolver',
+           'nvidia/cuda_nvcc/nvvm/lib64', 'nvidia/cufft', 'nvidia/curand', 'nvidia/cusolver',
            'nvidia/cusparse', 'nvidia/nccl')
 # TensorFlow uses a card only if it can open these, even if it never calls them. The pieces have empty ones.
 _EMPTY = ('libcufft.so.11', 'libcusolver.so.11', 'libcusparse.so.12')
@@ -33,7 +33,8 @@ _RUN = '''#!/bin/sh
 # Runs a program of scalable_agents, for example: packed/run gpu_proof
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$here/packages"
-export LD_LIBRARY_PATH="$here/libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+# cuDNN opens NVRTC by its name, to compile some of its convolutions.
+export LD_LIBRARY_PATH="$here/libraries:$here/packages/nvidia/cuda_nvrtc/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 exec "$here/python/bin/python3" -m scalable_agents "$@"
 '''
 

@@ -155,7 +155,13 @@ class NothingIsLeftTest(parameterized.TestCase):
       with self.assertRaisesRegex(errors.UserError, r'^memory is used up \(OOM when allocating tensor\): choose .*$'):
         self._start('--unroll_length=2', '--batch_size=1')
 
-  @parameterized.parameters(tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
+  def test_that_the_memory_of_a_card_is_used_up_is_one_line(self):
+    error = tf.errors.InternalError(None, None, 'Failed copying input tensor: Dst tensor is not initialized.')
+    with mock.patch.object(learner_step.Learner, 'step', side_effect=error):
+      with self.assertRaisesRegex(errors.UserError, r'^memory is used up \(Failed copying .*\): choose .*$'):
+        self._start('--unroll_length=2', '--batch_size=1')
+
+  @parameterized.parameters(tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError, tf.errors.InternalError)
   def test_of_an_update_that_cannot_be_made(self, error):
     """For example if XLA does not compile it. By then a first checkpoint exists."""
     raised = {tf.errors.ResourceExhaustedError: errors.UserError}.get(error, error)

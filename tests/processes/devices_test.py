@@ -92,6 +92,12 @@ class DevicesTest(parameterized.TestCase):
     with mock.patch.object(cards, '_missing_files', lambda name: [name]):
       self.assertStartsWith(devices.why_unused(), 'the NVIDIA card of this machine is not used: TensorFlow has no CUDA')
 
+  def test_a_container_with_devices_but_without_the_drivers_files(self):
+    for number in range(2):
+      self._system.create_file(f'dev/nvidia{number}')
+    self._system.create_file('dev/nvidiactl')
+    self.assertEqual(cards.models(), ['NVIDIA card'] * 2)
+
   @parameterized.parameters(((8, 0), 'bfloat16'), ((9, 0), 'bfloat16'), ((7, 5), 'float32'))
   def test_cards_from_ampere_on_compute_in_bfloat16(self, capability, precision):
     self._let_tensorflow_have('a card', capability=capability)

@@ -60,6 +60,11 @@ def _fail(unused_argument=None):
   raise RuntimeError('first\nsecond')
 
 
+def _die():
+  print('F0000 00:00:1.2 1 a.cc:3] no ptxas', '*** Stack trace: ***', sep='\n', file=sys.stderr, flush=True)
+  os.abort()
+
+
 def _exhaust():
   raise tf.errors.ResourceExhaustedError(None, None, 'too large')
 
@@ -134,6 +139,7 @@ class GpuProofTest(absltest.TestCase):
       calls = {
           'raises': lambda end: process.call(_fail, deadline=end),
           'dies': lambda end: process.call(os.abort, deadline=end),
+          'dies with a reason': lambda end: process.call(_die, deadline=end),
           'does not fit': lambda end: process.call(_exhaust, deadline=end),
           'cannot be': not_measured,
           'raises here': lambda end: _fail(),
@@ -147,9 +153,10 @@ class GpuProofTest(absltest.TestCase):
     proof.measure(1., [rows])
     found = {row['name']: (row['status'], row['measured']) for row in self._written()['rows']}
     self.assertRegex(found.pop('takes too long')[1], r'^stopped after \d+ s$')
+    self.assertRegex(found.pop('dies')[1], '^its process was killed by SIGABRT')
     self.assertEqual(found, {
         'raises': ('not ok', 'RuntimeError: first second'),
-        'dies': ('not ok', 'its process was killed by SIGABRT'),
+        'dies with a reason': ('not ok', 'its process was killed by SIGABRT: F0000 00:00:1.2 1 a.cc:3] no ptxas'),
         'does not fit': ('not measured', 'out of memory: ResourceExhaustedError: too large'),
         'cannot be': ('not measured', 'no card'),
         'raises here': ('not ok', 'RuntimeError: first second'),
