@@ -26,12 +26,11 @@ def models() -> list[str]:
   for path in _driver_files():
     lines = dict(line.split(':', 1) for line in path.read_text('utf-8', 'replace').splitlines() if ':' in line)
     found.append(lines.get('Model', 'NVIDIA card').strip())
-  # Some containers have the devices, but not the driver's files.
-  devices = [] if found else list(_SYSTEM.glob('dev/nvidia[0-9]*'))
   # In the Windows Subsystem for Linux, the driver belongs to Windows. There is an nvidia-smi, but no file with the
   # model.
   is_windows = all((_SYSTEM / path).exists() for path in ('dev/dxg', 'usr/lib/wsl/lib/nvidia-smi'))
-  return found or ['NVIDIA card'] * max(len(devices), is_windows)
+  # Some containers have the devices, but not the driver's files.
+  return found or ['NVIDIA card'] * max(len(_devices()), is_windows)
 
 
 def find_fault(root: pathlib.Path = _ROOT) -> Fault | None:
@@ -42,7 +41,7 @@ def find_fault(root: pathlib.Path = _ROOT) -> Fault | None:
   """
   # In a container or a job, the driver's files describe all cards of the machine. But only the assigned devices exist
   # there, or can be opened.
-  devices = [path for path in _SYSTEM.glob('dev/nvidia[0-9]*') if os.access(path, os.R_OK | os.W_OK)]
+  devices = [path for path in _devices() if os.access(path, os.R_OK | os.W_OK)]
   if _driver_files() and not devices:
     return Fault('this container or job was given no card', 'docker run --gpus=all, sbatch --gres=gpu:1')
   if os.environ.get('CUDA_VISIBLE_DEVICES', 'unset') in ('', '-1'):
@@ -69,6 +68,11 @@ def has_cuda_libraries() -> bool:
 def _driver_files():
   """Returns the driver's file about each card of the machine. The files exist even if TensorFlow sees no card."""
   return sorted(_SYSTEM.glob('proc/driver/nvidia/gpus/*/information'))
+
+
+def _devices():
+  """Returns the paths of the cards' devices, which a container or job may have without permission to open them."""
+  return list(_SYSTEM.glob('dev/nvidia[0-9]*'))
 
 
 def _cuda_packages() -> dict[str, str]:

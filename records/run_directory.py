@@ -40,7 +40,6 @@ CONFIG = 'config.json'
 METRICS = 'metrics.jsonl'
 EPISODES = 'episodes.csv'
 EVALUATIONS = 'evaluations.jsonl'
-RETURNS_EVERY = 'returns_every'  # A name in an excerpt's config.json: the flag of `excerpt` of this name.
 EVALUATION = 'evaluation.json'
 EVALUATION_UNFINISHED = 'evaluation.unfinished.json'
 CHECKPOINTS = 'checkpoints'
@@ -49,6 +48,8 @@ EVENTS = 'events.out.tfevents.'  # How the names of TensorBoard's files begin.
 LIBRARY_LOG = 'tensorflow.log'
 LOCK = '.lock'
 EVALUATION_LOCK = '.evaluation_lock'
+
+RETURNS_EVERY = 'returns_every'  # A name in an excerpt's config.json: the flag of `excerpt` of this name.
 
 # Files in a directory without a run: a process that was killed before it wrote config.json may have left them.
 _BEFORE_CONFIG = frozenset({LOCK, EVALUATION_LOCK, LIBRARY_LOG, CONFIG + '.new'})

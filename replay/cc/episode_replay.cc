@@ -96,14 +96,14 @@ Status EpisodeReplay::Next(const std::vector<int64_t>& keys, const std::vector<i
   }
   unrolls->assign(keys.size(), {});
   MutexLock lock(mutex_);
-  // An episode has been replaced only if the replay was full.
-  const bool was_full = !episodes_.empty() && episodes_.front()->key > 0;
-  if (episodes_.empty() || (steps_ < minimum_size && !was_full)) return Status();
+  if (episodes_.empty()) return Status();
+  const int64_t first_key = episodes_.front()->key;
+  const bool was_full = first_key > 0;  // Otherwise no episode would have been replaced.
+  if (steps_ < minimum_size && !was_full) return Status();
   const auto draw = [&] {
     mutex_.AssertHeld();
     return episodes_[static_cast<size_t>(NextUniform(&seed) * episodes_.size())];
   };
-  const int64_t first_key = episodes_.front()->key;
   for (size_t i = 0; i < keys.size(); ++i) {
     const bool goes_on =
         keys[i] >= first_key && keys[i] < next_key_ && steps[i] < episodes_[keys[i] - first_key]->num_steps();

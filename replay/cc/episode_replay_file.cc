@@ -23,16 +23,14 @@ FileSignature EpisodeReplay::Signature(const EpisodeReplayOptions& options) {
 }
 
 Status EpisodeReplay::CheckSame(const EpisodeReplayOptions& options) const {
-  const auto text = [](const EpisodeReplayOptions& of) {
+  const auto settings = [](const EpisodeReplayOptions& of) {
     FileSignature signature = Signature(of);
     signature.Add("unroll_length", of.unroll_length);
     signature.Add("longest_episode", of.longest_episode);
     for (bool is_observed : of.is_observed) signature.Add("is_observed", is_observed);
-    return signature.Settings();
+    return signature;
   };
-  if (text(options) == text(options_)) return Status();
-  return InvalidArgument("a replay of this name has other settings: want '" + text(options_) + "', got '" +
-                         text(options) + "'");
+  return CheckSameSettings(settings(options_), settings(options));
 }
 
 Status EpisodeReplay::Save(const std::string& path) const {

@@ -119,6 +119,12 @@ FileSignature::FileSignature(const std::string& kind, const std::vector<RowCompo
 
 std::string FileSignature::Text(int version) const { return Start(version) + (version < 4 ? settings_ : Settings()); }
 
+Status CheckSameSettings(const FileSignature& existing, const FileSignature& asked_for) {
+  const std::string want = existing.Settings(), got = asked_for.Settings();
+  if (want == got) return Status();
+  return InvalidArgument("a replay of this name has other settings: want '" + want + "', got '" + got + "'");
+}
+
 void SlabWriter::Add(const RowRange& rows) {
   for (size_t i = 0; i < rows.slabs().size(); ++i) {
     const Slab* slab = rows.slabs()[i].get();

@@ -41,6 +41,9 @@ class FileSignature {
   std::string settings_;
 };
 
+// Returns kInvalidArgument unless a replay that exists and one that is asked for under its name have equal settings.
+Status CheckSameSettings(const FileSignature& existing, const FileSignature& asked_for);
+
 // A file that is written once, from beginning to end. After an error, nothing more is written.
 class Writer {
  public:

@@ -33,16 +33,14 @@ FileSignature SequenceReplay::Signature(const ReplayOptions& options) {
 }
 
 Status SequenceReplay::CheckSame(const ReplayOptions& options) const {
-  const auto text = [](const ReplayOptions& of) {
+  const auto settings = [](const ReplayOptions& of) {
     FileSignature signature = Signature(of);
     signature.Add("samples_per_insert", of.rate_limit.samples_per_insert);
     signature.Add("tolerance", of.rate_limit.tolerance);
     signature.Add("minimum_size", of.rate_limit.minimum_size);
-    return signature.Settings();
+    return signature;
   };
-  if (text(options) == text(options_)) return Status();
-  return InvalidArgument("a replay of this name has other settings: want '" + text(options_) + "', got '" +
-                         text(options) + "'");
+  return CheckSameSettings(settings(options_), settings(options));
 }
 
 Status SequenceReplay::Save(const std::string& path) const {

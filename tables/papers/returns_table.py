@@ -61,18 +61,18 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
   read = {run.logdir: training_returns.read(run) for run in runs}
   if not any(episodes.frames_per_level for episodes in read.values()):
     raise errors.UserError(f'{runs[0].logdir}: has no metrics yet')
-  without = {run.logdir: fault for run in runs if (fault := _fault(run, read[run.logdir], every))}
+  without = {run.logdir: f'{run.logdir}: {fault}' for run in runs if (fault := _fault(run, read[run.logdir], every))}
   runs = [run for run in runs if run.logdir not in without]
   if not runs:
-    raise errors.UserError(next(f'{logdir}: {fault}' for logdir, fault in without.items()))
+    raise errors.UserError(next(iter(without.values())))
   longest = max(read[run.logdir].frames_per_level for run in runs)
   if longest < every:
     raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
   marks = range(every, longest + 1, every)
   chosen = {name: _longest(of_line, read, every) for name, of_line in _by_name(runs, read).items()}
   lines = {name: _line(of_line, read, marks) for name, (of_line, _) in chosen.items()}
-  left_out = [f'{logdir}: {fault}' for logdir, fault in without.items()] + [
-      f'{run.logdir}: other seeds have more frames' for _, shorter in chosen.values() for run in shorter]
+  left_out = [*without.values(), *(
+      f'{run.logdir}: other seeds have more frames' for _, shorter in chosen.values() for run in shorter)]
   notes = [f'Not in the table: {"; ".join(left_out)}.'] if left_out else []
   levels = dict.fromkeys(level for line in lines.values() for level in line.of_levels)
   others = _of_others(levels, marks)
