@@ -46,8 +46,9 @@ METADATA = 'metadata.json'
 class ExportConfig:
   """The flags."""
 
-  logdir: str = setting('', 'The run directory. Its newest checkpoint is exported.')
-  output: str = setting('', 'The folder of the SavedModel to make; or the file to write, which ends in .npz.')
+  logdir: str = setting('', 'The run directory. Its newest checkpoint is exported.', required='a folder')
+  output: str = setting('', 'The folder of the SavedModel to make; or the file to write, which ends in .npz.',
+                        required='a folder or a file that ends in .npz')
   precision: str = setting('float16', 'Type of the weights in a .npz file: float16; or int8, half as large and less '
                            'exact. Biases are always float16.', choices=agent_file.PRECISIONS)
   test_policy: str = setting('', 'In a SavedModel, how actions are selected: sampled, greedy or epsilon. Default: as '
@@ -152,16 +153,9 @@ def _evaluation(policy, logdir):
   return run_directory.read_json(run_directory.path(logdir, run_directory.EVALUATION), parse)
 
 
-def _validate(config):
-  settings.check(config)
-  for name, wanted in {'logdir': 'a folder', 'output': 'a folder or a file that ends in .npz'}.items():
-    if not getattr(config, name):
-      raise ValueError(f'--{name}=: want {wanted}')
-
-
 def main():
   """Exports the agent, and prints where it is."""
-  config = run_flags.config_from_flags(ExportConfig, _validate)
+  config = run_flags.config_from_flags(ExportConfig)
   policy = python_api.load(config.logdir, config.test_policy, config.test_epsilon, agent=config.agent)
   output = run_flags.user_path(config.output)
   size = ''

@@ -36,7 +36,7 @@ _EVERY = 8  # Agent steps between two observations that are looked at, because n
 class FiltersConfig:
   """The flags."""
 
-  logdir: str = setting('', 'The run directory whose newest checkpoint plays.')
+  logdir: str = setting('', 'The run directory whose newest checkpoint plays.', required='a folder')
   agent: str = setting('', 'The module:NAME of the agent, if it is one of your own.')
   steps: int = setting(1_200, 'Agent steps to play.', at_least=1, at_most=1_000_000)
   seed: int = setting(0, 'Seed of the environment and of the actions.', at_least=0, at_most=settings.MAX_SEED)
@@ -70,8 +70,6 @@ def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
 def main():
   """Reads the flags, plays, and prints the shares."""
   config = run_flags.config_from_flags(FiltersConfig)
-  if not config.logdir:
-    raise errors.UserError('--logdir: want the directory of a run')
   policy = python_api.load(config.logdir, seed=config.seed, agent=config.agent)
   found = shares(policy, config.steps, config.seed)
   print(f'{policy.levels[0]}, after {policy.environment_frames:,} frames: filters of the first convolution, and in '

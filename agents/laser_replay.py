@@ -37,7 +37,7 @@ class ReplayConfig:
       'localhost:20000', 'HOST:PORT of the replay, the same as for the agents. HOST must be this machine. The port '
       'opens on all network interfaces without authentication, so use private networks only.')
   logdir: str = setting('runs/replay', 'The folder to save the replay in. If it has a replay already, that one is '
-                        'continued.')
+                        'continued.', required='a folder')
   checkpoint_interval_seconds: float = setting(
       600., 'Seconds between two saves. After a crash, episodes since the last save are lost.', more_than=0,
       at_most=settings.MAX_SECONDS)
@@ -46,8 +46,6 @@ class ReplayConfig:
 def validate(config: ReplayConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
-  if not config.logdir:
-    raise ValueError('--logdir=: want a folder')
   ports.split_address(config.shared_replay, 'shared_replay')
 
 

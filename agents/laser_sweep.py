@@ -49,7 +49,7 @@ class SweepConfig:
   agent: str = setting('laser_atari57', "The agents' program: " + ' or '.join(AGENTS) + '.', choices=AGENTS)
   share: bool = setting(True, 'Whether the agents share a replay. Otherwise each has its own.')
   logdir: str = setting('runs/laser_sweep', "The folder of the agents' run directories and of the replay. If it has a "
-                        'sweep already, the sweep is resumed.')
+                        'sweep already, the sweep is resumed.', required='a folder')
   seed: int = setting(1, "Agent 0's random seed. Agent i has this seed + i.", at_least=0,
                       at_most=settings.MAX_SEED - settings.MAX_PROCESSES)
   print_commands: str = setting('', 'Print the commands of all processes and start none. The value is HOST:PORT of the '
@@ -62,8 +62,6 @@ def validate(config: SweepConfig):
   most = len(_GRID) if config.agent == 'laser_atari57' else sweeps.LASER.num_samples
   if config.agents > most:
     raise ValueError(f"--agents={config.agents}: want at most {most}, the size of the paper's sweep")
-  if not config.logdir:
-    raise ValueError('--logdir=: want a folder')
   if config.print_commands:
     ports.split_address(config.print_commands, 'print_commands')
 

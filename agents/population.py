@@ -50,7 +50,7 @@ class LauncherConfig:
                                  '24, too; no paper states it.',
                                  at_least=0, at_most=settings.MAX_PROCESSES)
   logdir: str = setting('runs/population', "The folder of the members' run directories. If it has a population "
-                        'already, the population is resumed.')
+                        'already, the population is resumed.', required='a folder')
   seed: int = setting(1, "Member 0's random seed s. Member i has the seed s + i, and starts with sample number "
                       's - 1 + i of the hyper-parameters (i if s is 0).', at_least=0,
                       at_most=settings.MAX_SEED - settings.MAX_PROCESSES)
@@ -74,8 +74,6 @@ def validate(config: LauncherConfig):
   registry.check_name(config.agent)
   if config.population_size == 1:
     raise ValueError("--population_size=1: want at least 2, or 0 for the paper's number")
-  if not config.logdir:
-    raise ValueError('--logdir=: want a folder')
   if config.share_replay and config.agent not in laser_sweep.AGENTS:
     raise ValueError(f'--share_replay: want --agent={" or ".join(laser_sweep.AGENTS)}, got {config.agent}')
 

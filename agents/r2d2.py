@@ -25,6 +25,7 @@ from scalable_agents.learner import optimizers
 from scalable_agents.learner import q_learning
 from scalable_agents.learner import value_rescaling
 from scalable_agents.networks import q_networks
+from scalable_agents.replay import sequence_replay as replay_lib
 from scalable_agents.training import definition
 
 
@@ -197,7 +198,12 @@ def to_send(unroll: unroll_lib.Unroll, config: configs.R2d2Config) -> unroll_lib
 
 
 def _replay_settings(config):
-  return replay_experience.settings_of(config, round(configs.unrolls_per_batch(config)))
+  trained = config.burn_in, config.burn_in + config.sequence_length - 1  # The first and the last trained step.
+  return replay_experience.ReplaySettings(
+      replay_lib.Geometry(config.burn_in, config.sequence_length, config.sequence_period, config.cross_episodes),
+      capacity=config.replay_capacity, minimum_size=config.replay_minimum_size, batch_size=config.batch_size,
+      unrolls_per_batch=round(configs.unrolls_per_batch(config)), priority_exponent=config.priority_exponent,
+      state_offsets=(0, *trained) if config.measure_delta_q else (0,), is_saved=config.save_replay)
 
 
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.R2d2Config,

@@ -50,7 +50,7 @@ _MAX_HISTORY = 10_000
 @dataclasses.dataclass(frozen=True)
 class HistoryConfig:
   """The flags."""
-  logdir: str = setting('', 'The run directory of a trained R2D2 agent.')
+  logdir: str = setting('', 'The run directory of a trained R2D2 agent.', required='the folder of a run')
   histories: str = setting(
       'inf,120,80,40,1,0', 'Numbers k of observations that the LSTM sees, with the present one, separated by commas; '
       'inf for all. The default has those of figure 5, and 1.')
@@ -68,8 +68,6 @@ class HistoryConfig:
 def validate(config: HistoryConfig) -> None:
   """Raises ValueError for the first setting out of range; the message is one line."""
   settings.check(config)
-  if not config.logdir:
-    raise ValueError('--logdir=: want the folder of a run')
   histories_of(config)
 
 

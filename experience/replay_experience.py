@@ -6,7 +6,7 @@ the learner is ahead, it waits here.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -19,20 +19,6 @@ from scalable_agents.learner import learner_step
 from scalable_agents.ops import ops
 from scalable_agents.records import metrics
 from scalable_agents.replay import sequence_replay as replay_lib
-
-
-class Config(Protocol):
-  """The settings of an agent that learns from sequences; agents/configs.py explains them."""
-  burn_in: int
-  sequence_length: int
-  sequence_period: int
-  cross_episodes: bool
-  measure_delta_q: bool
-  replay_capacity: int
-  replay_minimum_size: int
-  save_replay: bool
-  priority_exponent: float
-  batch_size: int
 
 
 class SequenceSample(NamedTuple):
@@ -61,15 +47,6 @@ class ReplaySettings(NamedTuple):
   priority_exponent: float
   state_offsets: tuple[int, ...] = (0,)
   is_saved: bool = True                 # Whether checkpoints include the replay. Else it is filled again.
-
-
-def settings_of(config: Config, unrolls_per_batch: int) -> ReplaySettings:
-  """Returns the settings for an agent's hyper-parameters."""
-  trained = config.burn_in, config.burn_in + config.sequence_length - 1  # The first and the last trained step.
-  return ReplaySettings(
-      replay_lib.Geometry(config.burn_in, config.sequence_length, config.sequence_period, config.cross_episodes),
-      config.replay_capacity, config.replay_minimum_size, config.batch_size, unrolls_per_batch,
-      config.priority_exponent, (0, *trained) if config.measure_delta_q else (0,), is_saved=config.save_replay)
 
 
 class SequenceExperience(experience.ReplayingExperience):

@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
 
 def setting(default: Any, help: str, free: bool = False, *, kind: Callable[[Any], str] | None = None,
             at_least: float | None = None, more_than: float | None = None, at_most: float | None = None,
-            less_than: float | None = None, choices: tuple[str, ...] = ()) -> Any:
+            less_than: float | None = None, choices: tuple[str, ...] = (), required: str = '') -> Any:
   """Declares a field of a config.
 
   Args:
@@ -54,10 +54,12 @@ def setting(default: Any, help: str, free: bool = False, *, kind: Callable[[Any]
     kind: what must stay the same of a free setting, if anything: a function of its value, whose result is for messages.
     at_least, more_than, at_most, less_than: the range of a number. Give `at_most=math.inf` to allow an infinite float.
     choices: the allowed values of a text; () for any text.
+    required: what a text names, such as 'a folder', if it may not be empty.
   """
   bounds = Bounds(at_least, more_than, at_most, less_than)
   return dataclasses.field(default=default, metadata={
-      'help': help, 'free': free, 'kind': kind, 'bounds': bounds, 'choices': choices})
+      'help': help, 'free': free, 'kind': kind, 'bounds': bounds, 'choices': choices,
+      'required': required})
 
 
 def free_settings(config: Any) -> frozenset[str]:
@@ -110,7 +112,9 @@ def wanted(field_type: Any, metadata: typing.Mapping[str, Any]) -> str:
   if field_type is bool:
     return 'true or false'
   if field_type is str:
-    return 'one of ' + ', '.join(filter(None, metadata['choices'])) if metadata['choices'] else 'text in UTF-8'
+    if metadata['choices']:
+      return 'one of ' + ', '.join(filter(None, metadata['choices']))
+    return metadata['required'] or 'text in UTF-8'
   bounds = metadata['bounds']
   if field_type is not float:
     number = f'a whole number from {bounds.at_least} to {bounds.at_most}'
@@ -193,7 +197,9 @@ def is_text(value: str) -> bool:
 def _is_allowed(value, field_type, metadata):
   """Returns whether a setting of this type with this metadata may have this value."""
   if field_type is str:
-    return isinstance(value, str) and (value in metadata['choices'] if metadata['choices'] else is_text(value))
+    if not isinstance(value, str) or not value and metadata['required']:
+      return False
+    return value in metadata['choices'] if metadata['choices'] else is_text(value)
   if isinstance(value, bool) or field_type is bool:
     return isinstance(value, bool) and field_type is bool
   if field_type == Count and value == AUTO:

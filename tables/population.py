@@ -29,7 +29,8 @@ _SCHEDULES = 'schedules.png'
 class PopulationFigureConfig:
   """The flags."""
 
-  population: str = setting('', "The population's directory, which contains member_00, member_01, ...")
+  population: str = setting('', "The population's directory, which contains member_00, member_01, ...",
+                            required='a folder')
   sweep_run: str = setting('', 'The run directory whose learning rate is drawn for comparison. Default: none.')
 
 
@@ -45,8 +46,6 @@ def _learning_rate(logdir: str) -> list[tuple[float, float]]:
 def main():
   """Reads the flags and the population, and draws the figure."""
   config = run_flags.config_from_flags(PopulationFigureConfig)
-  if not config.population:
-    raise errors.UserError("--population: want the population's directory")
   folder = run_flags.user_path(config.population)
   members = lineage.read(folder)
   if not members:

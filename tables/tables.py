@@ -134,7 +134,7 @@ class TablesConfig:
                                'many frames, and write them as Markdown and CSV. The runs may be of any agents. '
                                '0: do not.',
                                at_least=0, at_most=settings.MAX_FRAMES)
-  output: str = setting('results', 'Folder to write to.')
+  output: str = setting('results', 'Folder to write to.', required='a folder')
   figures: bool = setting(False, 'Also draw the figures for which these runs have the data.')
 
 
@@ -163,8 +163,6 @@ def validate(config: TablesConfig):
       raise ValueError('--runs: want the runs of a sweep')
   elif config.figures and not config.runs:
     raise ValueError('--runs: want the runs to draw')
-  if not config.output:
-    raise ValueError('--output: want a folder')
 
 
 def draw(config: TablesConfig, runs: _Runs, folder: str) -> list[str]:

@@ -45,8 +45,8 @@ _LEFT_BEHIND = {run_directory.LOCK, run_directory.EVALUATION_LOCK, run_directory
 class ExcerptConfig:
   """The flags."""
 
-  run: str = setting('', 'The run directory to copy from.')
-  output: str = setting('', 'The folder to write to. It is made if there is none.')
+  run: str = setting('', 'The run directory to copy from.', required='a folder')
+  output: str = setting('', 'The folder to write to. It is made if there is none.', required='a folder')
   rows: int = setting(200, 'The largest number of rows of metrics.jsonl to copy.', at_least=2, at_most=10**9)
   curve: bool = setting(True, 'Also copy the learning curve.')
   returns_every: int = setting(
@@ -141,9 +141,6 @@ def _episodes(run: str, every: int) -> Iterator[bytes]:
 def main():
   """Copies, and says where to."""
   config = run_flags.config_from_flags(ExcerptConfig)
-  for name in ('run', 'output'):
-    if not getattr(config, name):
-      raise errors.UserError(f'--{name}=: want a folder')
   write(dataclasses.replace(config, run=run_flags.user_path(config.run)))
   print(f'wrote {config.output}')
 

@@ -110,7 +110,7 @@ class ThroughputConfig:
   unroll_length: int = setting(100, 'Agent steps per unroll. 100 as in table D.3.', at_least=1, at_most=10_000)
   mean_ms: float = setting(40., 'With --experiment=variation: mean time of a step, in milliseconds.', more_than=0,
                            at_most=10_000)
-  output: str = setting('results/throughput', 'Folder to write to.')
+  output: str = setting('results/throughput', 'Folder to write to.', required='a folder')
 
 
 class _Level(NamedTuple):
@@ -118,13 +118,6 @@ class _Level(NamedTuple):
   task: str   # The name in the results.
   level: str  # The value of --level_name.
   preset: str
-
-
-def validate(config: ThroughputConfig):
-  """Raises ValueError with one line: the flag, its value and the allowed values."""
-  settings.check(config)
-  if not config.output:
-    raise ValueError('--output=: want a folder')
 
 
 def _levels(config):
@@ -277,7 +270,7 @@ def _draw(measured, rows, config, file):
 
 def main():
   """Measures, and writes the speeds and the table or the figure."""
-  config = run_flags.config_from_flags(ThroughputConfig, validate)
+  config = run_flags.config_from_flags(ThroughputConfig)
   levels, rows = _levels(config), _ROWS if config.experiment == 'table' else _VARIATION_ROWS
   folder = files.make_folder(config.output)
   file, gpus = os.path.join(folder, _FILE), len(cards.models())

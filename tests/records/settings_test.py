@@ -51,9 +51,10 @@ _FIELDS = [(config, field, typing.get_type_hints(config)[field.name])
 
 
 def _with(config, **values):
-  """A config of a class, with a choice made where the default is none."""
-  made = {field.name: field.metadata['choices'][0] for field in dataclasses.fields(config)
-          if field.metadata['choices'] and field.default not in field.metadata['choices']}
+  """A config of a class, with a value where the default is none."""
+  made = {field.name: (field.metadata['choices'] or ('a folder',))[0] for field in dataclasses.fields(config)
+          if field.metadata['choices'] and field.default not in field.metadata['choices']
+          or field.metadata['required'] and not field.default}
   return config(**made | values)
 
 
@@ -167,6 +168,13 @@ class MessagesTest(parameterized.TestCase):
     with self.assertRaises(ValueError) as caught:
       settings.check(configs.ImpalaConfig(**{name: value}))
     self.assertEqual(str(caught.exception), f'--{name}={value}: want {wanted}')
+
+  def test_a_required_text_may_not_be_empty(self):
+    config = dataclasses.make_dataclass(
+        'Config', [('folder', str, settings.setting('', 'Help.', required='a folder'))])
+    settings.check(config(folder='x'))
+    with self.assertRaisesRegex(ValueError, '^--folder=: want a folder$'):
+      settings.check(config())
 
   def test_values_that_float32_can_hold(self):
     settings.check(configs.ImpalaConfig(

@@ -47,7 +47,7 @@ class PopulationTest(run_directories.TestCase):
 
   def test_bad_input_is_one_line(self):
     self._make(0, None, 0)
-    for flags, message in (((), "--population: want the population's directory"),
+    for flags, message in (((), '--population=: want a folder'),
                            ((f'--population={self.folder}',), f'--population={self.folder}: no member in this')):
       done = _start(*flags)
       self.assertEqual((done.returncode, done.stdout), (1, ''))

@@ -263,7 +263,7 @@ class TablesTest(parameterized.TestCase):
       ('impala', {'budget': True, 'table': '3'}, '--budget: want no other flag but --output'),
       ('impala', {'returns_every': 500}, '--returns_every: want --runs, and no other flag but --output'),
       *((paper, {'figures': True}, '--runs: want the runs to draw') for paper in _PAPERS[1:]),
-      *((paper, {'table': table, 'output': ''}, '--output: want a folder') for paper, table in zip(_PAPERS, '3111')),
+      *((paper, {'table': table, 'output': ''}, '--output=: want a folder') for paper, table in zip(_PAPERS, '3111')),
       ('impala', {'table': '3', 'output': '/proc/here'}, '--output: /proc/here: No such file or directory: choose'))
   def test_bad_flags(self, paper, flags, message):
     with self.assertRaises((ValueError, errors.UserError)) as raised:
