@@ -86,6 +86,9 @@ $(PYTHON): | packages
 	echo 'setup: no Python 3.11, 3.12 or 3.13 with venv found; on Debian 12: apt-get install python3-venv' >&2; exit 1
 
 $(INSTALLED): $(REQUIREMENTS) | $(PYTHON)
+	@$(PYTHON) -c 'import pip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
+	  echo "setup: $(VENV) has $$($(PYTHON) --version 2>&1), perhaps without pip; want pip and Python 3.11, 3.12 or" \
+	    "3.13: remove $(VENV) and run make setup again" >&2; exit 1; }
 	@echo 'setup: installing the pinned requirements ($(SIZES))'
 	@$(INSTALL) $(addprefix --requirement ,$(REQUIREMENTS))
 	@# pip would compile these files on one core, and also packages that nothing imports.

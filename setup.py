@@ -8,11 +8,15 @@ import platform
 import re
 import shlex
 import shutil
+import sys
 
 import setuptools
 from setuptools.command import bdist_wheel
 from setuptools.command import build_ext
 from setuptools.command import build_py
+
+if not sys.platform.startswith('linux'):
+  raise SystemExit('scalable_agents: needs Linux; on Windows, use WSL 2')
 
 # The repository's root is the package `scalable_agents`. These folders are its subpackages. Tests are not installed.
 _FOLDERS = ('actor', 'agents', 'benchmark', 'cluster', 'environments', 'evaluation', 'experience', 'launch', 'learner',
@@ -73,6 +77,8 @@ class BuildLibraries(build_ext.build_ext):
         return [name for names in objects for name in names]
 
     self.compiler.compile = compile_at_once
+    if os.environ.get('CXX'):  # setuptools links with Python's own compiler even then.
+      self.compiler.linker_so_cxx[:1] = shlex.split(os.environ['CXX'])  # It may be a command such as `ccache g++`.
     super().build_extensions()
 
   def build_extension(self, ext):
@@ -80,7 +86,7 @@ class BuildLibraries(build_ext.build_ext):
     if os.environ.get('SCALABLE_AGENTS_BUILT'):  # `make wheel` has built it already.
       shutil.copy(self.get_ext_filename(ext.name.removeprefix('scalable_agents.')), self.get_ext_fullpath(ext.name))
       return
-    compiler, *_ = shlex.split(os.environ.get('CXX') or 'c++')  # CXX may be a command such as `ccache g++`.
+    compiler = self.compiler.compiler_so_cxx[0]
     if not shutil.which(compiler):
       given = f' (CXX={os.environ["CXX"]})' if os.environ.get('CXX') else ''
       raise SystemExit(f'scalable_agents: its C++ code needs a compiler, and there is no {compiler}{given}; on Debian: '

@@ -7,6 +7,7 @@ same observations, in about ten times the time.
 import ctypes
 import functools
 import os
+import pathlib
 import threading
 from typing import Any
 import weakref
@@ -158,9 +159,17 @@ class NumpyPixelPass(_PixelPass):
 
 @functools.cache
 def _load() -> Any:
-  """Returns the library; None if it was not built."""
+  """Returns the library; None if it was not built.
+
+  Raises:
+    ImportError: it is older than the sources beside it. With other arguments, its screens would stay black.
+  """
   if not os.path.exists(_LIBRARY):
     return None
+  if not os.path.islink(_LIBRARY):  # Bazel's links are up to date.
+    sources = pathlib.Path(_LIBRARY).parent.glob('cc/*.[ch]*')
+    if any(os.path.getmtime(source) > os.path.getmtime(_LIBRARY) for source in sources):
+      raise ImportError(f'{_LIBRARY} is older than this code: run `make setup`')
   library = ctypes.CDLL(_LIBRARY)
   pointer, number = ctypes.c_void_p, ctypes.c_int
   for name, result, arguments in (('best_instructions', number, []),

@@ -24,11 +24,13 @@ class MakefileTest(absltest.TestCase):
     """Runs make in a new folder, where programs are these scripts. Returns the completed process and the folder."""
     folder = pathlib.Path(self.create_tempdir().full_path)
     shutil.copy(source_tree.ROOT / 'Makefile', folder)
+    for name in ('requirements.txt', 'requirements-plots.txt', 'requirements-dev.txt'):
+      (folder / name).touch()
     scripts = {'tools/install_packages.sh': '#!/bin/sh\necho packages $* >> packages\n', 'bin/python3.11': _PYTHON,
                **{f'bin/{name}': script for name, script in programs.items()}}
     for name, script in scripts.items():
       file = folder / name
-      file.parent.mkdir(exist_ok=True)
+      file.parent.mkdir(parents=True, exist_ok=True)
       file.write_text(script, encoding='utf-8')
       file.chmod(0o700)
     done = subprocess.run(['make', *arguments], cwd=folder, text=True, capture_output=True, check=False,
@@ -40,6 +42,13 @@ class MakefileTest(absltest.TestCase):
     self.assertEqual(done.returncode, 2, done.stderr)
     self.assertTrue((folder / '.venv/bin').exists(), done.stdout)
     self.assertFalse((folder / '.venv/bin/python').exists())
+
+  def test_an_environment_with_another_python_is_refused(self):
+    python = '#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.2\nexit 1\n'
+    done, _ = self._make('setup', **{'../.venv/bin/python': python})
+    self.assertEqual(done.returncode, 2)
+    self.assertIn('setup: .venv has Python 3.10.2, perhaps without pip; want pip and Python 3.11, 3.12 or 3.13: '
+                  'remove .venv and run make setup again', done.stderr)
 
   def test_bazel_is_installed_only_for_setup_and_test(self):
     for target, wanted in (('setup', 'packages --bazel\n'), ('test', 'packages --bazel\n'), ('train', 'packages\n'),

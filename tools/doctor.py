@@ -7,6 +7,8 @@ The program can run before anything is installed. So it imports only the standar
 separate processes, which may crash.
 """
 
+from __future__ import annotations  # For the Pythons that are too old, of which it tells.
+
 import importlib.metadata
 import mmap
 import os
@@ -159,8 +161,10 @@ def check_python(version=sys.version_info[:3]):
   text = '.'.join(map(str, version))
   if (3, 11) <= tuple(version[:2]) <= (3, 13):
     return Result('ok', 'Python', f'{text}, {sys.executable}')
+  venv = ROOT / '.venv'  # Which `make setup` would use again.
+  remove = f'rm -r {shlex.quote(str(venv))} && ' if pathlib.Path(sys.prefix) == venv else ''
   return Result('wrong', 'Python', f'{text}; want 3.11, 3.12 or 3.13',
-                'apt-get install python3.11 python3.11-venv && make setup')
+                f'{remove}apt-get install python3.11 python3.11-venv && make setup')
 
 
 def check_package(name: str, module, python=sys.executable, required=True, use=''):
@@ -252,7 +256,8 @@ def check_pixel_library(path=ROOT / 'environments' / '_pixels.so', python=sys.ex
 
 def check_compiler(library=ROOT / 'ops' / '_ops.so', compiler=None):
   """Checks that there is a compiler for C++17. It is needed only where the C++ ops must be built."""
-  command = shlex.split(compiler or os.environ.get('CXX') or 'c++')  # CXX may be a command such as `ccache g++`.
+  # CXX may be a command such as `ccache g++`. Without it, setuptools takes the compiler of this Python.
+  command = shlex.split(compiler or os.environ.get('CXX') or sysconfig.get_config_var('CXX') or 'c++')
   version = ask('sh', '-c', 'set -e; text=$("$@" --version); echo "$text" | head -n 1', 'sh', *command)
   compiles = ask(*command, '-std=c++17', '-include', 'optional', '-x', 'c++', '-fsyntax-only', os.devnull)
   if compiles.worked:
@@ -296,7 +301,7 @@ def check_dmlab(python=sys.executable, root=ROOT, which=shutil.which):
 
 def check_kernels(python=sys.executable, script=ROOT / 'processes' / 'kernels.py'):
   """Checks that TensorFlow uses oneDNN's kernels on the CPU. They are on unless the user has turned them off."""
-  answer = ask(python, '-P', str(script))
+  answer = ask(python, str(script))
   if not answer.worked:
     return Result('warn', 'kernels', f'unknown: {answer.text}', _install('tensorflow'))
   if 'oneDNN is off' in answer.text:
@@ -345,7 +350,7 @@ def check_limits(python=sys.executable, script=ROOT / 'processes' / 'machine.py'
 
   The default of `wanted_free_bytes` is the memory for training Pong with 32 environments, plus a reserve.
   """
-  answer = ask(python, '-P', str(script))
+  answer = ask(python, str(script))
   try:
     cores, all_cores, memory, all_memory, free = map(int, answer.text.split())
   except ValueError:

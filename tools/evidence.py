@@ -260,7 +260,7 @@ def main():
   needed = [*_PACKAGES, *(_PACKAGES_OF_TASKS if 'r2d2' in chosen else [])]
   if lacking := [name for name in needed if not util.find_spec(name)]:
     raise errors.UserError(f'the claims need {", ".join(lacking)}: in a checkout, {sys.executable} -m pip install '
-                           "'.[evidence]'")
+                           '-r requirements-plots.txt -r requirements-evidence.txt')
   intervals.interquartile_mean([0., 0.])  # Where rliable cannot be imported, this says so before any run.
   folder, sections, failed, total = files.make_folder(config.output), [], [], 0
   for name in chosen:

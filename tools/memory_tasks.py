@@ -12,7 +12,7 @@ Kapturowski et al. 2019, section 3 and figure 4. The experiments are:
   memory_len       R2D2 and Feed-Forward on bsuite's memory_len (Osband et al. 2020): the agent sees a bit at the first
                    of 13 steps, and names it at the last one. Guesses give 0.
 
-The last two need packages of others: `pip install '.[evidence]'`.
+The last two need packages of others: `pip install -r requirements-evidence.txt` in a checkout.
 
 The runs are synchronous, so each is determined by its seed. The program prints a table, and writes EXPERIMENT.csv (the
 learning curves) and EXPERIMENT.png to --output, beside the run directories. The same command continues after an
