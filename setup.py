@@ -6,6 +6,7 @@ import os
 import pathlib
 import platform
 import re
+import runpy
 import shlex
 import shutil
 import sys
@@ -22,6 +23,7 @@ if not sys.platform.startswith('linux'):
 _FOLDERS = ('actor', 'agents', 'benchmark', 'cluster', 'environments', 'evaluation', 'experience', 'launch', 'learner',
             'networks', 'ops', 'population', 'processes', 'records', 'replay', 'tables', 'tools', 'training')
 _OPS = ('actor', 'learner', 'ops', 'replay')  # The folders with the code of the ops.
+_SOURCES = runpy.run_path('ops/sources.py')
 _SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS for pattern in (name, f'{name}.*')])
 
 # (M, N): libstdc++ has the symbols up to GLIBCXX_3.4.M on systems whose C library is 2.N, such as those of RHEL 8,
@@ -93,6 +95,12 @@ class BuildLibraries(build_ext.build_ext):
                        'apt-get install g++; a wheel from `make wheel` needs none')
     # TensorFlow is built with NDEBUG, and its inline functions must be compiled in the same way here.
     ext.extra_compile_args = ['-std=c++17', '-O3', '-DNDEBUG', '-g0']
+    os.makedirs(self.build_temp, exist_ok=True)
+    checksum = os.path.join(self.build_temp, f'{ext.name}_sources.cc')
+    folders = sorted({os.path.dirname(os.path.dirname(source)) for source in ext.sources + ext.depends})
+    pathlib.Path(checksum).write_text(f'extern "C" const char* {_SOURCES["SYMBOL"]}() {{\n'
+                                      f'  return "{_SOURCES["checksum"]("", folders)}";\n}}\n', encoding='utf-8')
+    ext.sources.append(checksum)
     if ext.name.endswith('_ops'):
       os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
       import tensorflow as tf

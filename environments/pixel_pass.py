@@ -7,12 +7,13 @@ same observations, in about ten times the time.
 import ctypes
 import functools
 import os
-import pathlib
 import threading
 from typing import Any
 import weakref
 
 import numpy as np
+
+from scalable_agents.ops import sources
 
 _LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), '_pixels.so')
 
@@ -162,14 +163,11 @@ def _load() -> Any:
   """Returns the library; None if it was not built.
 
   Raises:
-    ImportError: it is older than the sources beside it. With other arguments, its screens would stay black.
+    ImportError: it was built from other sources. Called with other arguments, it would leave screens black.
   """
   if not os.path.exists(_LIBRARY):
     return None
-  if not os.path.islink(_LIBRARY):  # Bazel's links are up to date.
-    sources = pathlib.Path(_LIBRARY).parent.glob('cc/*.[ch]*')
-    if any(os.path.getmtime(source) > os.path.getmtime(_LIBRARY) for source in sources):
-      raise ImportError(f'{_LIBRARY} is older than this code: run `make setup`')
+  sources.check(_LIBRARY, ['environments'])
   library = ctypes.CDLL(_LIBRARY)
   pointer, number = ctypes.c_void_p, ctypes.c_int
   for name, result, arguments in (('best_instructions', number, []),

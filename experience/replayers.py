@@ -1,8 +1,8 @@
 """Replayers: actors without environments. They step through stored episodes to find the network's recurrent states.
 
 Schmitt et al. 2020 (LASER), section 5.1 and appendices A.2 and B: a replayer draws an episode uniformly, goes through
-it from its start with the latest parameters, and goes on with the next one, as an actor does. Its rows are cut into
-unrolls. Each unroll starts with a state computed by the current network: states from older or other networks are not
+it from its start with the latest parameters, and goes on with the next one, as an actor does. Only its first episode
+begins with any step (EpisodeReplay.next says why). Its rows are cut into unrolls. Each unroll starts with a state computed by the current network: states from older or other networks are not
 valid for it. The behaviour policy's logits are those that were stored. An agent without recurrent state skips the
 computation.
 """
@@ -71,23 +71,27 @@ class Replayers(unroll_replay.Replay):
 
   def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Drawn:
     """Returns the next unroll of each replayer, in a graph. `number` is the number of replayers; `seed` is [] int64."""
-    replayed = self._replay.next(self._key.read_value(), self._step.read_value(), seed, self._minimum_size)
+    key = self._key.read_value()
+    replayed = self._replay.next(key, self._step.read_value(), seed, self._minimum_size)
     self._key.assign(replayed.key)
     self._step.assign(replayed.next_step)
     unroll = replayed.rows._replace(
         stream_id=replayed.stream_id, index=replayed.stream_row,
         earlier_frames=stored_unrolls.earlier_frames(self._frame_stacks, replayed.earlier))
-    unroll = unroll._replace(agent_state=self._states(unroll))
+    unroll = unroll._replace(agent_state=self._states(unroll, is_new=key < 0))
     return unroll_replay.Drawn(unroll, tf.ones([number]), replayed.key)
 
-  def _states(self, unroll):
+  def _states(self, unroll, is_new):
     """Returns the recurrent states before row 0, a nest of [N, ...], and goes on to the states after row T - 1.
 
-    Where an episode begins, `done` is true, so the network resets its state there.
+    Where an episode begins, `done` is true, so the network resets its state there. A new replayer, [N] bool, may begin
+    inside an episode. Its state is 0 there, since the rows before are not replayed.
     """
     if not self._agent:
       return ()
-    before = tf.nest.map_structure(lambda state: state.read_value(), self._state)
+    before = tf.nest.map_structure(
+        lambda state: tf.where(tf.reshape(is_new, [-1] + [1] * (state.shape.rank - 1)), tf.zeros_like(state), state),
+        self._state)
     _, latest = self._parameters.latest()
     device = self._agent.acting_variables[0].device
     with tf.device(device):

@@ -6,7 +6,6 @@ actor/cc/actor_pool_resource_op.cc, learner/cc/frame_stack_op.cc and replay/cc/*
 
 from collections.abc import Callable
 import os
-import pathlib
 from typing import Any
 import uuid
 import weakref
@@ -14,17 +13,15 @@ import weakref
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils
 
+from scalable_agents.ops import sources
+
 _LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), '_ops.so')
-_IS_OLD = f'{_LIBRARY} is older than this code: run `make setup`'
 
 if not os.path.exists(_LIBRARY):
   raise ImportError(f'{_LIBRARY} is missing: build it with `make setup`, or run through Bazel')
-if not os.path.islink(_LIBRARY):  # Bazel's links are up to date.
-  for _source in pathlib.Path(_LIBRARY).parent.parent.glob('*/cc/*.[ch]*'):
-    if os.path.getmtime(_source) > os.path.getmtime(_LIBRARY):
-      raise ImportError(_IS_OLD)
 
 _ops = tf.load_op_library(_LIBRARY)
+sources.check(_LIBRARY, ['actor', 'learner', 'ops', 'replay'])
 
 # In a tf.function, ops on one resource run one after the other, unless they are registered as read-only. Calls of a
 # batcher must run concurrently, because each waits for the others. TensorFlow has no public function for this.
@@ -68,7 +65,7 @@ try:
   sequence_replay_restore = _ops.sequence_replay_restore
   stack_frames = _ops.stack_frames
 except AttributeError:
-  raise ImportError(_IS_OLD) from None
+  raise ImportError(f'{_LIBRARY} is older than this code: run `make setup`') from None
 
 
 def unique_name(prefix: str) -> str:

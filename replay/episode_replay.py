@@ -122,12 +122,13 @@ class EpisodeReplay(replay_rows.Replay):
     """Returns the next unroll of each of N replayers.
 
     A replayer goes on with its episode. Where this ends, or if it has left the replay, the replayer goes on with the
-    start of an episode that is drawn, uniformly and independently of the other replayers. Until the replay has
-    `minimum_size` agent steps, nothing is replayed: all rows are zeros, and the keys are -1.
+    start of an episode that is drawn, uniformly and independently of the other replayers. A new replayer begins with
+    any step of an episode, so that replayers are at different steps even where all episodes have the same length. Until
+    the replay has `minimum_size` agent steps, nothing is replayed: all rows are zeros, and the keys are -1.
 
     Args:
-      key, step: [N] int64, the positions of the replayers: `key` and `next_step` of the call before. For the first
-        call, -1 and 0: there is no episode with this key.
+      key, step: [N] int64, the positions of the replayers: `key` and `next_step` of the call before. -1 and 0 for a new
+        replayer.
       seed: [] int64. The same contents, positions and seed give the same unrolls.
       minimum_size: [] int64, agent steps.
     Raises:

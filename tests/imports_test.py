@@ -12,8 +12,8 @@ from absl.testing import parameterized
 from scalable_agents.tests import source_tree
 
 _ARROWS = {  # Package -> the other packages that it may import.
-    'environments': '',
     'ops': '',
+    'environments': 'ops',
     'records': 'ops',
     'processes': 'records',
     'actor': 'environments ops processes',

@@ -110,6 +110,10 @@ Status EpisodeReplay::Next(const std::vector<int64_t>& keys, const std::vector<i
     ReplayedUnroll& unroll = (*unrolls)[i];
     unroll.parts.push_back(goes_on ? ReplayedUnroll::Part{episodes_[keys[i] - first_key], steps[i], 0}
                                    : ReplayedUnroll::Part{draw(), 0, 0});
+    if (keys[i] < 0) {
+      ReplayedUnroll::Part& part = unroll.parts.back();
+      part.first_step = static_cast<int64_t>(NextUniform(&seed) * part.episode->num_steps());
+    }
     for (;;) {
       const ReplayedUnroll::Part& part = unroll.parts.back();
       const int64_t end = part.row + part.episode->num_steps() - part.first_step;  // The row that ends the episode.

@@ -79,9 +79,11 @@ class EpisodeReplay {
 
   // Gives each replayer its next unroll. Replayer i goes on with step steps[i] of episode keys[i]. If the episode has
   // no such step or is not in the replay any more, and whenever an episode ends, it goes on with the first step of an
-  // episode that is drawn, uniformly and independently. The same contents and arguments give the same unrolls. Until
-  // the replay has `minimum_size` steps, nothing is replayed. It may have fewer again when the newest episode is long
-  // and has replaced several others.
+  // episode that is drawn, uniformly and independently. With a negative key, it begins with any step of an episode that
+  // is drawn: if all replayers began with first steps, then all of them would be at the same step for ever where all
+  // episodes have the same length. The same contents and arguments give the same unrolls. Until the replay has
+  // `minimum_size` steps, nothing is replayed. It may have fewer again when the newest episode is long and has replaced
+  // several others.
   // kInvalidArgument: a step is negative.
   Status Next(const std::vector<int64_t>& keys, const std::vector<int64_t>& steps, uint64_t seed, int64_t minimum_size,
               std::vector<ReplayedUnroll>* unrolls);

@@ -78,7 +78,7 @@ class ReplayersTest(parameterized.TestCase):
           num_going_on += 1
           for got, want in zip(replayed.unroll.agent_state, states[b], strict=True):
             np.testing.assert_allclose(got[b], want, rtol=1e-4, atol=1e-6)
-            self.assertTrue(np.any(got[b]))
+            self.assertEqual(np.any(got[b]), seed > 0)  # A new replayer has the initial state also inside an episode.
         states[b] = self._step(learner, replayed.unroll, b, states[b])
       if seed % 2:
         for number, variable in enumerate(learner.acting_variables):
@@ -132,7 +132,6 @@ class ReplayersTest(parameterized.TestCase):
       made.insert(streams_lib.batch([stream.unroll(index, _LENGTH, state)]))
     replayed = made.draw(_NUMBER, tf.constant(1, tf.int64))
     np.testing.assert_array_less(-1, replayed.key)
-    self.assertTrue(np.all(replayed.unroll.environment_output.done[0]))  # So the network resets its state.
 
   @parameterized.parameters(False, True)
   def test_replays_from_the_minimum_size_on(self, must_fill):
@@ -178,7 +177,7 @@ class ReplayersTest(parameterized.TestCase):
     made, *_ = self._make(capacity=60, longest=9)
     self.assertBetween(made.metrics()['replay_size'], 60 - 8, 60)
 
-  def test_positions_survive_neither_a_restart_nor_an_episode_that_is_gone(self):
+  def test_positions_do_not_survive_a_restart(self):
     made, streams, draw = self._make(longest=20)
     draw(1)
     path = self.create_tempdir().full_path + '/replay'
@@ -186,9 +185,7 @@ class ReplayersTest(parameterized.TestCase):
     other, _, draw_other = self._make_empty(streams)
     other.restore(path)
     replayed = draw_other(1)
-    for b in range(_NUMBER):  # They begin at the start of an episode.
-      stream, first = streams[int(replayed.unroll.stream_id[b])], streams_lib.first_row(replayed.unroll, b)
-      self.assertTrue(stream.rows['environment_output'].done[first])
+    self.assertGreater(len(set(replayed.unroll.index.numpy())), 2)  # They begin with any step of an episode.
 
   def _make_empty(self, streams):
     spec = streams[1].spec(_LENGTH)
