@@ -171,6 +171,6 @@ def ladder(place: tf.Tensor, base: float, exponent: float, num_actors: int = 0) 
   Returns:
     [B] float32.
   """
-  if num_actors > 1:
-    place = tf.minimum(tf.floor(place * num_actors), num_actors - 1) / (num_actors - 1)
+  if num_actors:
+    place = tf.minimum(tf.floor(place * num_actors), num_actors - 1) / max(num_actors - 1, 1)  # A single one has 0.
   return tf.pow(base, 1. + exponent * place)

@@ -102,10 +102,14 @@ class _Batched:
   def _start(self, args):
     """Checks the arguments. The first call also traces the function for batches of them, and starts the loop."""
     with self._lock:
-      if self._traced is None:
+      if self._traced is None:  # Checks first: what fails here leaves nothing behind.
+        tf.nest.map_structure(_check_is_row, args)
         self._specs = tf.nest.map_structure(lambda x: tf.TensorSpec([self._static_size, *x.shape[1:]], x.dtype), args)
         with tf.init_scope():
-          self._traced = tf.function(self._function).get_concrete_function(*self._specs)
+          traced = tf.function(self._function).get_concrete_function(*self._specs)
+        if not all(map(tf.is_tensor, tf.nest.flatten(traced.structured_outputs))):
+          raise TypeError(f'want a function that returns tensors, got {traced.structured_outputs}')
+        self._traced = traced
         # The thread does not refer to this object. Else it would live for ever.
         threading.Thread(target=_serve, args=(self._handle, self._specs, self._traced), name='dynamic batching',
                          daemon=True).start()
@@ -140,6 +144,13 @@ def _serve(handle, specs, traced):
   except Exception as error:  # The callers get the error.
     with contextlib.suppress(tf.errors.NotFoundError):  # The function was deleted.
       _close(handle, messages.plain_message(getattr(error, 'message', None) or str(error)))
+
+
+def _check_is_row(x):
+  """Rejects an argument whose leading dimension is known not to be 1, as the op does."""
+  if x.shape.rank == 0 or x.shape.rank and x.shape[0] not in (None, 1):
+    size = 'a scalar' if x.shape.rank == 0 else x.shape[0]
+    raise tf.errors.InvalidArgumentError(None, None, f'Batcher requires batch size 1 but was {size}')
 
 
 def _check(x, spec):

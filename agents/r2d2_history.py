@@ -170,7 +170,7 @@ def main():
     print(devices.describe(acts=devices.choose()), file=quiet.screen(), flush=True)
     loaded = evaluation.load(directory.path, directory.logdir)  # Once: the run may go on and save another one.
     results = {}
-    for level_id, level in enumerate(registry.expand(trained.config.level_name)):
+    for level_id, level in enumerate(trained.levels):
       results[level] = {str(history): evaluate(config, trained, level_id, history, loaded, directory.logdir)
                         for history in histories_of(config)}
       print(report(level, results[level]), flush=True)

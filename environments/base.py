@@ -115,6 +115,14 @@ class Environment(dm_env.Environment):
     """
 
 
+def reward_of(given: Any) -> float:
+  """Returns the reward that a user's environment gives. Raises ValueError if it is no number."""
+  try:
+    return float(given)
+  except (TypeError, ValueError):
+    raise ValueError(f'reward: want a number, got {one_line(given)}') from None
+
+
 def picture(drawn: Any) -> np.ndarray:
   """Returns what a user's environment has drawn.
 

@@ -1,5 +1,6 @@
 """Adapts users' dm_env environments with discrete actions to `base.Environment`."""
 
+import contextlib
 from typing import Any
 
 import dm_env
@@ -34,13 +35,12 @@ class DmEnv(base.Environment):
       ValueError: the module has no such function, or it returns no dm_env.Environment as above.
     """
     self._environment = _make(path, seed, arguments)
-    actions: Any = self._environment.action_spec()
+    with _named(path):
+      actions: Any = self._environment.action_spec()
     if not isinstance(actions, specs.DiscreteArray):
       raise ValueError(f'dm_env:{path}: want an action of specs.DiscreteArray, got {base.one_line(actions)}')
-    try:
+    with _named(path):
       spec, self._convert = observations.convert_spec(self._environment.observation_spec())
-    except ValueError as error:
-      raise ValueError(f'dm_env:{path}: {error}') from None
     super().__init__(int(actions.num_values), spec)
     self._path = path
     self._action_type = actions.dtype.type  # The spec's own check wants it.
@@ -69,20 +69,30 @@ class DmEnv(base.Environment):
 
   def _advance(self, action):
     step = self._environment.step(self._action_type(action))
-    return step._replace(reward=float(step.reward), observation=self._convert(step.observation))
+    return step._replace(reward=base.reward_of(step.reward), observation=self._convert(step.observation))
+
+
+@contextlib.contextmanager
+def _named(path):
+  """Puts the level before the message of an error, and the message on one line."""
+  try:
+    yield
+  except ImportError as error:
+    raise ImportError(f'dm_env:{path}: {base.one_line(error)}') from error
+  except ValueError as error:
+    raise ValueError(f'dm_env:{path}: {base.one_line(error)}') from error
 
 
 def _make(path, seed, arguments):
   module_name, _, function_name = path.partition(':')
   if not module_name or not function_name:
     raise ValueError(f'dm_env:{path}: want dm_env:MODULE:FUNCTION')
-  try:
+  with _named(path):
     function = getattr(user_modules.import_module(module_name), function_name, None)
-  except ImportError as error:
-    raise ImportError(f'dm_env:{path}: {error}') from error
   if not callable(function):
     raise ValueError(f'dm_env:{path}: the module {module_name} has no function {function_name}')
-  environment = function(seed=seed, **arguments)
+  with _named(path):
+    environment = function(seed=seed, **arguments)
   if not isinstance(environment, dm_env.Environment):
     raise ValueError(f'dm_env:{path}: want a dm_env.Environment, got {type(environment).__name__}')
   return environment

@@ -1,5 +1,6 @@
 """Adapts gymnasium environments with discrete actions, such as those of users, to dm_env."""
 
+import contextlib
 import difflib
 import functools
 from typing import Any
@@ -76,7 +77,7 @@ class Gymnasium(base.Environment):
   def _advance(self, action):
     observation, reward, terminated, truncated, _ = self._environment.step(np.int64(self._first_action + action))
     make_step = dm_env.termination if terminated else dm_env.truncation if truncated else dm_env.transition
-    return make_step(float(reward), self._convert(observation))
+    return make_step(base.reward_of(reward), self._convert(observation))
 
   def _spec(self, space):
     """Returns the dm_env spec of a space, or the space itself if dm_env has none for it."""
@@ -111,7 +112,8 @@ def _make(environment_id, arguments):
       make = functools.partial(gymnasium.make, environment_id, disable_env_checker=True, **arguments)
       environment, draws_not = make(), "no render mode 'rgb_array'"
       if 'rgb_array' in (environment.metadata.get('render_modes') or ()):
-        environment.close()
+        with contextlib.suppress(Exception):  # It may need a reset first.
+          environment.close()
         try:
           environment = make(render_mode='rgb_array')
         except Exception as error:  # Without drawing, it can still be played.
@@ -120,8 +122,9 @@ def _make(environment_id, arguments):
   except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
     raise ImportError(f'{name}: {base.one_line(error)}') from error
   except (gymnasium.error.Error, ValueError) as error:
-    is_known = environment_id in gymnasium.registry
-    closest = [] if is_known else difflib.get_close_matches(environment_id, gymnasium.registry, n=3)
+    in_registry = environment_id.split(':')[-1]
+    is_known = in_registry in gymnasium.registry
+    closest = [] if is_known else difflib.get_close_matches(in_registry, gymnasium.registry, n=3)
     hint = f' Closest ids: {", ".join(closest)}.' if closest else ''
     raise ValueError(f'{name}: {base.one_line(error)}{hint}') from error
   return gymnasium, environment, draws_not

@@ -18,6 +18,8 @@ import numpy as np
 
 from scalable_agents.environments import base
 
+_MAX_ONE_HOT = 2**20  # Numbers of a one-hot vector: more would only fill the memory.
+
 Convert = Callable[[Any], dict[str, np.ndarray]]
 
 
@@ -75,9 +77,11 @@ def _image(spec):
 
 def _one_hot(minimum, maximum):
   size = maximum - minimum + 1
+  if size > _MAX_ONE_HOT:
+    raise ValueError(f'want an integer with at most {_MAX_ONE_HOT:,} values, got one with {size:,}')
 
   def convert(observation):
-    if not minimum <= observation <= maximum:
+    if np.shape(observation) or not minimum <= observation <= maximum or int(observation) != observation:
       raise ValueError(f'observation: want an integer from {minimum} to {maximum}, got {observation}')
     vector = np.zeros([size], np.float32)
     vector[int(observation) - minimum] = 1.

@@ -132,13 +132,15 @@ def check(level_name: str) -> None:
     notice.daemon = True
     notice.start()
     try:
-      _make_users_own(level_name, 0).close()
+      environment = _make_users_own(level_name, 0)
     except (ImportError, ValueError):
       raise
     except (Exception, SystemExit) as error:  # The user's own code can raise anything.
       raise ValueError(f'{level_name} cannot be made: {type(error).__name__}: {base.one_line(error)}') from error
     finally:
       notice.cancel()
+    with contextlib.suppress(Exception):  # It may need a reset first. Workers do not mind, either.
+      environment.close()
   elif level_name in atari57.LEVELS:
     atari_lib.check_installed(level_name)
   elif level_name in dmlab_lib.LEVELS:
@@ -236,7 +238,9 @@ def _literal(text):
 def _unknown(level_name):
   if level_name in scores.SUITES:
     return ValueError(f'{level_name} is a suite: want one of its levels')
-  closest = difflib.get_close_matches(level_name.lower(), (*levels(), *scores.SUITES), n=3, cutoff=0.5)
+  containing = [name for name in levels() if level_name.lower() in name] if len(level_name) > 3 else []
+  closest = containing[:3] or difflib.get_close_matches(
+      level_name.lower(), (*levels(), *scores.SUITES), n=3, cutoff=0.5)
   if closest:  # Only levels of the same suite: a similar name in another suite is a coincidence.
     suites = (dmlab_lib.LEVELS, atari57.LEVELS)
     home = [closest[0] in suite for suite in suites]

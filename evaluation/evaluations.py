@@ -112,4 +112,4 @@ class Evaluations:
       self._begun_frames = row['environment_frames']  # The process may have found a newer checkpoint.
       self._results.append(row)
       return
-    self._say(f'no evaluation after {self._begun_frames:,} frames: {reason}; the next one begins when it is due')
+    self._say(f'no evaluation after {self._begun_frames:,} frames: {reason}')

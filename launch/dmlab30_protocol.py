@@ -29,8 +29,8 @@ class Protocol:
                           choices=dmlab.RENDERERS)
   level_cache: str = setting(
       '', 'Folder for compiled maps, which several programs can share. If it has the map of an episode, the episode '
-      'begins within a third of a second, else after several seconds. Maps occur again only in runs and evaluations '
-      'with the same seed. Default: no folder.', free=True)
+      'begins within half a second, else after several seconds. Except on two language levels, maps occur again only '
+      'in runs and evaluations with the same seed. Default: no folder.', free=True)
   dataset_path: str = setting(
       '', 'Folder with the images of Brady, Konkle et al. 2008, 0001.png to 2400.png, which two levels of psychlab '
       'need. dummy selects plain colours instead.', free=True,

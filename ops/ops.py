@@ -67,6 +67,8 @@ try:
 except AttributeError:
   raise ImportError(f'{_LIBRARY} is older than this code: run `make setup`') from None
 
+tf.no_gradient('DynamicBatcherCompute')
+
 
 def unique_name(prefix: str) -> str:
   """Returns a unique name for a resource. TensorFlow shares resources that have the same name."""

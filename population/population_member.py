@@ -175,9 +175,11 @@ class Member(tf.train.experimental.PythonState):
 def fitness_of(means: Mapping[str, float]) -> float:
   """Returns the fitness of an agent in points, given its mean returns by level.
 
-  The fitness is the mean capped human-normalised score in per cent (appendix F). If a level has no human score, it is
-  100 times the mean return, so that a point is a hundredth of the return.
+  The fitness is the mean capped human-normalised score in per cent (appendix F). On a single level the score is not
+  capped, because otherwise all agents above the human would be equal. If a level has no human score, the fitness is 100
+  times the mean return, so that a point is a hundredth of the return.
   """
   if all(map(scores.has_reference, means)):
-    return scores.summarise(means).mean_capped
+    summary = scores.summarise(means)
+    return summary.mean_capped if len(means) > 1 else summary.mean
   return 100 * float(np.mean(list(means.values())))

@@ -84,7 +84,8 @@ def contents(specs, path: str = '') -> str:
 
 def read_bytes(row_spec, frame_stacks, num_rows: int) -> int:
   """Returns the bytes of rows that are read together, with the frames before row 0. Arguments as for Rows."""
-  specs, stacks = tf.nest.flatten(row_spec), tf.nest.flatten(frame_stacks)
+  specs = tf.nest.flatten(row_spec)
+  stacks = [1] * len(specs) if frame_stacks is None else tf.nest.flatten(frame_stacks)
   return sum(ops.num_bytes(spec) * (num_rows + k - 1) for spec, k in zip(specs, stacks, strict=True))
 
 

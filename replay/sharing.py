@@ -28,6 +28,7 @@ _JOB = 'sequence_replay'
 _TASK = f'/job:{_JOB}/replica:0/task:0'
 _GREETING = 'greeting'  # The name of a variable, [] string, JSON: the settings of each replay by its name.
 _TICK_SECONDS = 0.02    # The time between two checks over the network; see replay_rows.when_available.
+_CLOSE_SECONDS = 1.     # The longest wait for the end of a connection.
 _kept = []              # What this process serves, kept until the process ends.
 
 
@@ -114,6 +115,7 @@ class RemoteReplay:
       self._counts, self._availability = self._replay.counts(), self._replay.availability(self._batch_size)
     name = _name(self._replay)
     self._session = sessions.make_session(address, self._graph, _TASK, answer_seconds)
+    self._is_closed = False
     try:
       self._check(address, name, greeting)
     except Exception:
@@ -171,7 +173,8 @@ class RemoteReplay:
 
   def close(self):
     """Closes the connection. Other calls, also those that wait in other threads, then raise RuntimeError."""
-    sessions.close(self._session)
+    self._is_closed = True
+    sessions.close(self._session).join(_CLOSE_SECONDS)  # If it is still at work when Python ends, the process aborts.
 
   def _is_available(self, batch_size) -> np.ndarray:
     return self._run(self._availability, {self._batch_size: batch_size}) > 0
@@ -179,6 +182,10 @@ class RemoteReplay:
   def _run(self, nodes, feed=None):
     try:
       return self._session.run(nodes, feed)
+    except tf.errors.CancelledError as error:
+      if self._is_closed:
+        raise RuntimeError('the replay was closed') from error
+      raise
     except tf.errors.InternalError as error:
       # A session raises UnavailableError if the process does not answer. An op's own UnavailableError gets this type.
       if 'originally returned UnavailableError' not in error.message:

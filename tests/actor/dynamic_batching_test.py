@@ -243,6 +243,21 @@ class DynamicBatchingEndTest(parameterized.TestCase):
       tf.function(f)(tf.constant(value, tf.int32))
     self.assertEqual(f(tf.constant([5])).numpy(), [5])  # The others are not concerned.
 
+  def test_a_first_call_that_fails_leaves_nothing_behind(self):
+    f = self._batch(lambda x: x if x.shape.rank == 2 else (x, None))
+    for wrong, error in (([[1., 2.]], tf.errors.InvalidArgumentError), (tf.zeros([2, 3]), tf.errors.InvalidArgumentError),
+                         (tf.zeros([1]), TypeError)):
+      with self.assertRaises(error):
+        f(wrong)
+    np.testing.assert_array_equal(f(tf.ones([1, 2])), [[1., 1.]])
+
+  def test_gradients_do_not_flow(self):
+    f, x = self._batch(lambda x: 2. * x), tf.ones([1])
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = f(x)
+    self.assertIsNone(tape.gradient(y, x))
+
   def test_another_shape_than_the_first_callers(self):
     f = self._batch(tf.identity)
     f(tf.zeros([1, 2]))

@@ -165,6 +165,7 @@ class EpsilonTest(parameterized.TestCase):
     with absltest.mock.patch.object(acting, 'epsilon_greedy', return_value=tf.zeros([2], tf.int32)) as select:
       agent.step(inputs, agent.initial_state(2), tf.constant([1, 1], tf.int64))
     np.testing.assert_allclose(select.call_args.args[1], [0.5, 0.25])
+    np.testing.assert_allclose(acting.ladder(tf.constant([0.5]), 0.4, 7., num_actors=1), [0.4])
 
 
 class LossTest(parameterized.TestCase):

@@ -64,6 +64,10 @@ def make_catch(seed):
   return catch.Catch(seed=seed)
 
 
+def make_failing(seed, error):
+  raise {'value': ValueError, 'import': ImportError}[error](f'no size\nat seed {seed}')
+
+
 def make_with_arguments(seed, **arguments):
   make_with_arguments.got = arguments
   return _Task()
@@ -118,7 +122,9 @@ class DmEnvTest(parameterized.TestCase):
       (specs.Array((3, 4, 5), np.uint8), np.zeros((4, 5, 3), np.uint8), r'want the shape \(3, 4, 5\) of its spec, got'),
       (specs.Array((2, 3), np.float32), np.zeros((3, 2), np.float32), r'want the shape \(2, 3\) of its spec, got'),
       (specs.BoundedArray((), np.int32, 1, 4), 0, 'want an integer from 1 to 4, got 0$'),
-      (specs.BoundedArray((), np.int32, 1, 4), 5, 'want an integer from 1 to 4, got 5$'))
+      (specs.BoundedArray((), np.int32, 1, 4), 5, 'want an integer from 1 to 4, got 5$'),
+      (specs.BoundedArray((), np.int32, 1, 4), 2.7, 'want an integer from 1 to 4, got 2.7$'),
+      (specs.BoundedArray((), np.int32, 1, 4), np.array([2]), r'want an integer from 1 to 4, got \[2\]$'))
   def test_an_observation_that_contradicts_its_spec_is_no_other_observation(self, spec, observation, message):
     adapter = dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0, spec=spec)
     with mock.patch.object(adapter._environment, '_observation', return_value=observation):
@@ -155,12 +161,18 @@ class DmEnvTest(parameterized.TestCase):
   @parameterized.parameters(
       ('make', dict(actions=specs.BoundedArray((2,), np.float32, 0, 1)), 'want an action of specs.DiscreteArray'),
       ('make', dict(spec=specs.StringArray(())), 'want an array of numbers or a dict with one, got StringArray'),
+      ('make', dict(spec=specs.BoundedArray((), np.int32, 0, 2**31 - 1)), 'want an integer with at most 1,048,576 val'),
+      ('make_failing', dict(error='value'), 'no size at seed 0$'),
       ('nothing', {}, 'the module .*dm_env_adapter_test has no function nothing$'),
       ('NO_FUNCTION', {}, 'the module .*dm_env_adapter_test has no function NO_FUNCTION$'),
       ('', {}, 'want dm_env:MODULE:FUNCTION$'))
   def test_what_cannot_be_used_is_one_line(self, function, arguments, message):
     with self.assertRaisesRegex(ValueError, f'^dm_env:{_HERE}:{function}: {message}'):
       dm_env_adapter.DmEnv(f'{_HERE}:{function}', seed=0, **arguments)
+
+  def test_a_package_that_is_missing_is_one_line(self):
+    with self.assertRaisesRegex(ImportError, f'^dm_env:{_HERE}:make_failing: no size at seed 0$'):
+      dm_env_adapter.DmEnv(f'{_HERE}:make_failing', seed=0, error='import')
 
   def test_what_is_no_environment_is_one_line(self):
     with self.assertRaisesRegex(ValueError, 'want a dm_env.Environment, got NoneType$'):

@@ -233,6 +233,14 @@ class StepTest(absltest.TestCase):
     self.assertEqual([time_step.discount for time_step in time_steps[:3]], [1.0, 1.0, 0.0])
     self.assertIs(type(time_steps[0].reward), float)
 
+  def test_what_is_no_reward_is_one_line(self):
+    adapter, task = _adapter(_Task, observation_space=spaces.Discrete(2))
+    adapter.reset()
+    for reward, got in ((None, 'None'), (np.zeros(2), r'\[0\. 0\.\]')):
+      with mock.patch.object(task, 'step', return_value=(0, reward, False, False, {})):
+        with self.assertRaisesRegex(ValueError, f'^reward: want a number, got {got}$'):
+          adapter.step(0)
+
   def test_truncation_is_the_last_step_with_discount_1(self):
     adapter, _ = _adapter(_Task, max_episode_steps=2, observation_space=spaces.Discrete(2))
     adapter.reset()
@@ -312,6 +320,13 @@ class MakingTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f'^gymnasium:{environment_id}: .*{expected}.*$') as raised:
       gymnasium_adapter.Gymnasium(environment_id, seed=0)
     self.assertNotIn('\n', str(raised.exception))
+
+  def test_an_error_of_an_environment_with_a_package_has_no_other_id(self):
+    def fail():
+      raise ValueError('want an odd size')
+    gymnasium.register('adapter_test/Odd-v0', fail)
+    with self.assertRaisesRegex(ValueError, '^gymnasium:math:adapter_test/Odd-v0: want an odd size$'):
+      gymnasium_adapter.Gymnasium('math:adapter_test/Odd-v0', seed=0)
 
   def test_the_render_mode_is_not_for_the_user(self):
     with self.assertRaisesRegex(ValueError, '^gymnasium:CartPole-v1: leave out render_mode: it is rgb_array, '):

@@ -152,7 +152,7 @@ class RegistryTest(parameterized.TestCase):
   @parameterized.parameters(
       ('rooms_watermase', 'did you mean rooms_watermaze?'), ('lasertag_one_opponent', 'lasertag_one_opponent_small or'),
       ('contributed/dmlab30/skymaze_irreversible_path_hard', 'skymaze_irreversible_path_hard'),
-      ('atari5', 'did you mean atari57'), ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'),
+      ('lasertag', 'did you mean lasertag_'), ('atari5', 'did you mean atari57'), ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'),
       ('Breakout-v5', 'did you mean breakout'),
       ('catsh', 'did you mean catch or catch_shift?'), ('zzz', 'want an Atari game in snake_case'),
       ('', 'want an Atari game'),
@@ -174,6 +174,14 @@ class RegistryTest(parameterized.TestCase):
     gymnasium.register(level.partition(':')[2], fail)
     with self.assertRaisesRegex(ValueError, f'^{level} cannot be made: {text}$'):
       registry.check(level)
+
+  def test_an_environment_of_the_users_may_need_a_reset_before_its_close(self):
+    def make():
+      environment = gymnasium.make('CartPole-v1')
+      environment.close = mock.Mock(side_effect=AttributeError('process'))
+      return environment
+    gymnasium.register('registry_test/Closing-v0', make)
+    registry.check('gymnasium:registry_test/Closing-v0')
 
   def test_an_environment_of_the_users_that_takes_long_is_named(self):
     def make_slowly():

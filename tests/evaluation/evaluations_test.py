@@ -95,7 +95,7 @@ class EvaluationsTest(absltest.TestCase):
     made.begin_if_due(1_100)
     process.end(reason='exit code -9, see tensorflow.log')
     self.assertEqual(self.said, [
-        'no evaluation after 1,100 frames: exit code -9, see tensorflow.log; the next one begins when it is due'])
+        'no evaluation after 1,100 frames: exit code -9, see tensorflow.log'])
     self.assertFalse(self._begun(made, process, 1_199))
     self.assertTrue(self._begun(made, process, 1_200))
 

@@ -5,6 +5,8 @@ import math
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from unittest import mock
 
 from absl.testing import absltest
@@ -12,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.processes import ports
+from scalable_agents.processes import python_path
 from scalable_agents.processes import sessions
 from scalable_agents.replay import replay_rows
 from scalable_agents.replay import sequence_replay
@@ -145,6 +148,20 @@ class SharingTest(absltest.TestCase):
     has_state = drawn.padding == 0
     np.testing.assert_array_equal(states[has_state, 0], first[has_state])
     np.testing.assert_array_equal(drawn.rows['frame'][drawn.padding, np.arange(4), 0], first)
+
+  def test_a_client_closes_and_ends(self):
+    program = ('import sys\n'
+               'from scalable_agents.replay import sharing\n'
+               'from scalable_agents.tests.replay import sharing_test\n'
+               'replay = sharing.RemoteReplay(sys.argv[1], sharing_test._make_first)\n'
+               'replay.close()\n'
+               'try:\n'
+               '  replay.statistics()\n'
+               'except RuntimeError:\n'
+               '  print("closed")\n')
+    done = subprocess.run([sys.executable, '-c', program, self.address], env=python_path.environment(),
+                          capture_output=True, text=True, check=False)
+    self.assertEqual((done.returncode, done.stdout), (0, 'closed\n'), done.stderr)
 
   def test_nothing_is_lost_when_answers_are(self):
     self.addCleanup(os.kill, self.server.pid, signal.SIGCONT)
