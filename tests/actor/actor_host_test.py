@@ -177,10 +177,15 @@ class ActorHostTest(parameterized.TestCase):
       self.assertBetween(sum(played), 5, 25)
 
   def test_environments_have_seeds_of_their_own(self):
-    with mock.patch.object(environment_workers, 'EnvironmentWorkers') as workers:
+    with mock.patch.object(environment_workers, 'EnvironmentWorkers') as workers, \
+         mock.patch.object(actor_host.devices, 'choose') as choose:
       workers.return_value.specification.observation = {}
-      actor_host.ActorHost(['catch', 'recall'], {'atari': {'noop_max': 1}}, run_config.RunConfig(num_environments=3), 7)
-    _, environments, *_ = workers.call_args.args
+      actor_host.ActorHost(
+          ['catch', 'recall'], {'atari': {'noop_max': 1}},
+          run_config.RunConfig(num_environments=3, worker_niceness=6, inference_device='cpu'), 7)
+    _, environments, *_, niceness, _ = workers.call_args.args
+    self.assertEqual(niceness, 6)
+    choose.assert_called_once_with('cpu')
     self.assertEqual(environments, [{'level_name': level, 'seed': seed, 'protocol': {'atari': {'noop_max': 1}}}
                                     for level, seed in (('catch', 7), ('recall', 8), ('catch', 9))])
 

@@ -85,8 +85,7 @@ class LearningTest(absltest.TestCase):
   def test_an_agent_that_does_not_listen_learns_what_it_can(self):
     """It can learn to catch the ball. In the two tasks that depend on the words, it returns 0 at best."""
     _, last = self._train(make_agent=_Deaf, until=_returns_more_than({'obey_nothing': 0.4}), **_OBEY)
-    self.assertLess(last['episode_return/obey_ball'], 0.4)
-    self.assertLess(last['episode_return/obey_side'], 0.4)
+    self.assertLess(last['episode_return/obey_side'], 0.4)  # A listening agent has 0.7 by then.
     self.assertGreater(last['episode_return/obey_nothing'], 0.4)
 
   def test_only_popart_learns_tasks_with_rewards_of_different_sizes(self):

@@ -140,20 +140,22 @@ class EvaluationsTest(absltest.TestCase):
 class EvaluationProcessTest(evaluation_testing.EvaluationTestCase):
 
   def test_plays_what_an_evaluation_of_the_same_checkpoint_plays(self):
-    config, run = self.make_run(level='obey_ball,obey_side', use_lstm=True)
+    # Greedy actions are always the same one; sampled ones, and those of a new network, are not.
+    config, run = self.make_run(level='obey_side', always=1, bias=1., use_lstm=True)
     levels = registry.expand(config.level_name)
     request = evaluations.request(training.job(
-        impala.IMPALA, config, run_config.RunConfig(logdir=run.logdir, evaluation_episodes=5)))
+        impala.IMPALA, config, run_config.RunConfig(logdir=run.logdir, evaluation_episodes=5, test_policy='greedy')))
     request |= {'directory': run.logdir, 'logdir': run.logdir}
     row = evaluation_process.evaluate(json.loads(json.dumps(request)))
-    stored = self.evaluate(config, run, test_num_episodes=5, num_environments=8)
+    stored = self.evaluate(config, run, test_num_episodes=5, num_environments=8, test_policy='greedy')
     self.assertEqual((row['environment_frames'], row['num_episodes'], row['checkpoint'], row['actions']),
-                     (12_800, 5, 'ckpt-1', 'sampled'))
+                     (12_800, 5, 'ckpt-1', 'greedy'))
     for name in ('seed', 'learner_steps'):
       self.assertEqual(row[name], stored['protocol'][name])
     self.assertSequenceEqual(list(row['levels']), levels)
     for level in levels:
       self.assertLen(row['levels'][level]['episode_returns'], 5)
+      self.assertEqual(row['levels'][level]['episode_returns'], stored['levels'][level]['episode_returns'])
       self.assertEqual(row['levels'][level].keys(), stored['levels'][level].keys())
     self.assertIsNone(row['suite'])
 

@@ -14,6 +14,7 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
 from scalable_agents.evaluation import evaluator as evaluator_lib
+from scalable_agents.tests.actor import waiting
 
 _EPISODES = 'scalable_agents.tests.actor.episode_environment:Episodes'
 _DEADLINE_SECONDS = 300.
@@ -120,18 +121,13 @@ class ProcessesTest(absltest.TestCase):
         return [count + 1]
       tf.while_loop(lambda count: True, put, [0], parallel_iterations=1)
 
-    def run(loop):
-      with self.assertRaises(tf.errors.CancelledError):
-        loop()
-
-    threads = [threading.Thread(target=run, args=[loop]) for loop in (act, count_episodes)]
     pool.start()
-    for thread in threads:
-      thread.start()
+    results = [waiting.start(loop) for loop in (act, count_episodes)]
     self.assertTrue(finished.wait(_DEADLINE_SECONDS))
     pool.close()
-    for thread in threads:
-      thread.join()
+    for result in results:
+      with self.assertRaises(tf.errors.CancelledError):
+        result()
     return evaluator, pool
 
   def test_short_episodes_are_not_favoured(self):

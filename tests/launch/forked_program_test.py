@@ -92,8 +92,7 @@ class ForkedProgramTest(parameterized.TestCase):
     client = subprocess.Popen([sys.executable, '-c', _CLIENT], env=python_path.environment(), stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE)
     with client:
-      while client.stdout.readline() != b'ready\n':
-        pass
+      self.assertIn(b'ready\n', client.stdout)  # Reads up to this line.
       server, = psutil.Process(client.pid).children()
       client.kill()
       self.assertEmpty(psutil.wait_procs([server], timeout=300)[1])

@@ -132,6 +132,19 @@ class TrainModeTest(parameterized.TestCase):
       with self.assertRaisesRegex(errors.UserError, 'config.json: --learner_addresses=7: want text'):
         _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
 
+  @parameterized.parameters(((), True), (('--notf32',), False), (('--notf32', '--job_name=actor'), False),
+                            (('--notf32', '--mode=test'), False))
+  def test_tf32_is_a_flag(self, flags, wanted):
+    logdir = self.create_tempdir().full_path
+    training.make_run(logdir, configs.ImpalaConfig(level_name='catch', torso='shallow'))
+    if '--job_name=actor' in flags:
+      flags = (*flags, '--learner_addresses=a:1')
+    with mock.patch.object(program.devices, 'configure_tensorflow',
+                           side_effect=errors.UserError('for the test')) as configure:
+      with self.assertRaisesRegex(errors.UserError, 'for the test'):
+        _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow', *flags)
+    self.assertEqual(configure.call_args.args[0], wanted)
+
   @parameterized.parameters(
       (laser.LASER, configs.LaserConfig(), (), 6),
       (laser.LASER, configs.LaserConfig(), ('--replay_share=0.5', '--batch_size=64'), None),
@@ -166,6 +179,17 @@ class ActorHostTest(parameterized.TestCase):
       places = actor_host.places_of([0] * num_environments, call.args[5], call.kwargs['place_offset'])
       epsilons += acting.ladder(places, 0.4, 7., 256).numpy().tolist()
     np.testing.assert_allclose(sorted(epsilons, reverse=True), 0.4 ** (1 + 7 * np.arange(256) / 255), rtol=1e-4)
+
+  def test_no_two_hosts_and_no_two_starts_play_the_same_episodes(self):
+    seeds = []
+    for task in (0, 1, 0):
+      with mock.patch.object(program.actor_host, 'ActorHost',
+                             side_effect=environment_workers.WorkerError('for the test')) as host, \
+           mock.patch.object(program.devices, 'configure_tensorflow'):
+        with self.assertRaisesRegex(errors.UserError, 'for the test'):
+          _main('--level_name=catch', '--job_name=actor', '--learner_addresses=a:1', f'--task={task}')
+      seeds.append(host.call_args.args[3])
+    self.assertGreater(min(np.diff(sorted(seeds))), 64)  # The environments of a host have neighbouring seeds.
 
   @parameterized.parameters((a3c.A3C, configs.A3cConfig(), 1), (impala.IMPALA, configs.ImpalaConfig(), None))
   def test_gradients_are_sent_one_by_one(self, agent, config, largest_push):

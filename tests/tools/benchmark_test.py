@@ -24,6 +24,7 @@ from scalable_agents.processes import kernels
 from scalable_agents.processes import machine
 from scalable_agents.processes import python_path
 from scalable_agents.records import errors
+from scalable_agents.tests.actor import waiting
 from scalable_agents.tools import benchmark
 
 _SECONDS = 0.05
@@ -240,7 +241,8 @@ class BenchmarkTest(absltest.TestCase):
                'from scalable_agents.tools import benchmark\n'
                'benchmark._alone(pathlib.Path(sys.argv[1]).read_bytes)')
     measuring = subprocess.Popen([sys.executable, '-c', program, pipe], env=python_path.environment())
-    with open(pipe, 'wb'):  # Waits for the part to read.
+    self.addCleanup(measuring.kill)
+    with waiting.start(open, pipe, 'wb')():  # Waits for the part to read.
       children = psutil.Process(measuring.pid).children()
       measuring.kill()
       measuring.wait()

@@ -18,6 +18,7 @@ from scalable_agents import ops
 from scalable_agents.environments import pixel_pass
 from scalable_agents.processes import kernels
 from scalable_agents.processes import python_path
+from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.environments import lab_module
 from scalable_agents.tools import doctor
 
@@ -373,7 +374,7 @@ class DoctorTest(parameterized.TestCase):
     checking = subprocess.Popen([sys.executable, doctor.__file__], text=True, stdout=subprocess.DEVNULL,
                                 stderr=subprocess.PIPE, env=os.environ | {'CXX': compiler}, start_new_session=True)
     self.addCleanup(checking.kill)
-    with open(pipe, encoding='utf-8') as begun:
+    with waiting.start(open, pipe)() as begun:
       self.assertEqual(begun.read(), 'begins\n')
     os.killpg(checking.pid, signal.SIGINT)
     _, printed = checking.communicate()

@@ -254,14 +254,14 @@ class ClusterTest(parameterized.TestCase):
     self.assertEmpty(training.still_alive(processes))
 
   def test_ports_are_free_and_differ(self):
-    with mock.patch.object(free_ports, '_PORTS', range(24_500, 24_510)):
+    with mock.patch.object(free_ports, '_PORTS', range(34_500, 34_510)):
       ports = free_ports.find(2)
       self.assertLen(set(ports), 2)
       with socket.socket() as taken:
         taken.bind(('127.0.0.1', ports[0]))
         taken.listen()
         with self.assertRaisesRegex(errors.UserError,
-                                    '^only [0-9] ports are free from 24500 to 24509: want 10$'):
+                                    '^only [0-9] ports are free from 34500 to 34509: want 10$'):
           free_ports.find(10)
 
 

@@ -18,6 +18,7 @@ import psutil
 
 from scalable_agents.processes import python_path
 from scalable_agents.records import errors
+from scalable_agents.tests.actor import waiting
 from scalable_agents.tools import lockstep
 from scalable_agents.tools import shared_replay
 
@@ -105,7 +106,7 @@ class SharedReplayTest(parameterized.TestCase):
     self.addCleanup(program.kill)
     with contextlib.ExitStack() as stack:
       for pipe in pipes[:2]:
-        stack.enter_context(open(pipe, 'wb'))  # Waits for a run to read.
+        stack.enter_context(waiting.start(open, pipe, 'wb')())  # Waits for a run to read.
       children = psutil.Process(program.pid).children()
       os.killpg(program.pid, number)
       self.assertEqual(program.wait(300), code)

@@ -75,12 +75,12 @@ TEST(SumTreeTest, NeverFindsASlotOfWeightZeroWhereRoundingWouldReachOne) {
   EXPECT_EQ(tree.Find(0), 1);
 }
 
-TEST(SumTreeTest, SumsDoNotDriftInTenMillionChanges) {
+TEST(SumTreeTest, SumsDoNotDriftInManyChanges) {
   constexpr int kSlots = 1000;
   std::mt19937_64 random(3);
   SumTree tree(kSlots);
   // Weights of very different sizes: if differences were added to the sums, the small ones would be lost.
-  for (int change = 0; change < 10'000'000; ++change) {
+  for (int change = 0; change < 100'000; ++change) {
     tree.Set(random() % kSlots, std::ldexp(1 + random() % 1024, static_cast<int>(random() % 60) - 30));
   }
   for (int slot = 1; slot < kSlots; ++slot) tree.Set(slot, 0);
