@@ -35,7 +35,6 @@ from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
-from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training import run_config
 

@@ -245,8 +245,8 @@ class DynamicBatchingEndTest(parameterized.TestCase):
 
   def test_a_first_call_that_fails_leaves_nothing_behind(self):
     f = self._batch(lambda x: x if x.shape.rank == 2 else (x, None))
-    for wrong, error in (([[1., 2.]], tf.errors.InvalidArgumentError), (tf.zeros([2, 3]), tf.errors.InvalidArgumentError),
-                         (tf.zeros([1]), TypeError)):
+    no_row = tf.errors.InvalidArgumentError
+    for wrong, error in (([[1., 2.]], no_row), (tf.zeros([2, 3]), no_row), (tf.zeros([1]), TypeError)):
       with self.assertRaises(error):
         f(wrong)
     np.testing.assert_array_equal(f(tf.ones([1, 2])), [[1., 1.]])

@@ -152,7 +152,8 @@ class RegistryTest(parameterized.TestCase):
   @parameterized.parameters(
       ('rooms_watermase', 'did you mean rooms_watermaze?'), ('lasertag_one_opponent', 'lasertag_one_opponent_small or'),
       ('contributed/dmlab30/skymaze_irreversible_path_hard', 'skymaze_irreversible_path_hard'),
-      ('lasertag', 'did you mean lasertag_'), ('atari5', 'did you mean atari57'), ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'),
+      ('lasertag', 'did you mean lasertag_'),
+      ('atari5', 'did you mean atari57'), ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'),
       ('Breakout-v5', 'did you mean breakout'),
       ('catsh', 'did you mean catch or catch_shift?'), ('zzz', 'want an Atari game in snake_case'),
       ('', 'want an Atari game'),
