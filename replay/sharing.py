@@ -107,7 +107,7 @@ class RemoteReplay:
       stream_id, index, first_step = (placeholder(tf.int64, [None]) for _ in range(3))
       rows, states = (tf.nest.map_structure(lambda spec: placeholder(spec.dtype, [None, None, *spec.shape]), specs)
                       for specs in (self._replay.row_spec, self._replay.state_spec))
-      self._unroll = writer_lib.Unroll(
+      self._unroll = writer_lib.Insertion(
           stream_id, index, first_step, placeholder(tf.bool, [None, None]), rows, states)
       self._inserted = self._replay.insert(*self._unroll)
       self._key, self._priority = placeholder(tf.int64, [None]), placeholder(tf.float32, [None])

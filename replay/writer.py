@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 
-class Unroll(NamedTuple):
+class Insertion(NamedTuple):
   """The arguments of SequenceReplay.insert for one unroll of T steps."""
   stream_id: np.ndarray       # [1] int64.
   index: np.ndarray           # [1] int64.
@@ -39,7 +39,7 @@ class Writer:
   Its memory has no limit: rows whose insertion fails are kept until one succeeds.
   """
 
-  def __init__(self, insert: Callable[[Unroll], Any], row_spec, state_spec, done: Callable[[Any], Any],
+  def __init__(self, insert: Callable[[Insertion], Any], row_spec, state_spec, done: Callable[[Any], Any],
                unroll_length: int, cross_episodes: bool):
     """Makes a writer. Call a replay's method `writer` instead of this.
 
@@ -62,7 +62,7 @@ class Writer:
     self._index = 0
     self._rows: list[_Row] = []  # The last row of the last unroll, and those after it.
     # An unroll whose insertion failed may have been inserted, so it is inserted again as it is.
-    self._unrolls: collections.deque[Unroll] = collections.deque()
+    self._unrolls: collections.deque[Insertion] = collections.deque()
     self._inserted: list[Any] = []  # What `insert` returned in calls that then raised an error.
 
   def append(self, row, state=()) -> list[Any]:
@@ -109,7 +109,7 @@ class Writer:
   def _end_unroll(self):
     rows = [row.row for row in self._rows]
     states = [self._rows[0].state, *(row.state for row in self._rows[:-1])]  # The first one is not used.
-    self._unrolls.append(Unroll(
+    self._unrolls.append(Insertion(
         np.array([self._stream_id]), np.array([self._index]), np.array([self._rows[0].step]),
         np.array([[row.starts_episode] for row in self._rows]), _batch(rows, self._row_spec),
         _batch(states, self._state_spec)))
