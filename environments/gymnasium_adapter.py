@@ -122,9 +122,9 @@ def _make(environment_id, arguments):
   except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
     raise ImportError(f'{name}: {base.one_line(error)}') from error
   except (gymnasium.error.Error, ValueError) as error:
-    in_registry = environment_id.split(':')[-1]
-    is_known = in_registry in gymnasium.registry
-    closest = [] if is_known else difflib.get_close_matches(in_registry, gymnasium.registry, n=3)
+    plain_id = environment_id.split(':')[-1]
+    is_known = plain_id in gymnasium.registry
+    closest = [] if is_known else difflib.get_close_matches(plain_id, gymnasium.registry, n=3)
     hint = f' Closest ids: {", ".join(closest)}.' if closest else ''
     raise ValueError(f'{name}: {base.one_line(error)}{hint}') from error
   return gymnasium, environment, draws_not
