@@ -144,7 +144,7 @@ class EvidenceTest(parameterized.TestCase):
     config = evidence.EvidenceConfig(output=self.create_tempdir().full_path)
     with mock.patch.object(evidence.util, 'find_spec', find), mock.patch.object(
         evidence.run_flags, 'config_from_flags', return_value=config):
-      with self.assertRaisesRegex(errors.UserError, r"^the claims need scipy, bsuite: .* install '\.\[evidence\]'$"):
+      with self.assertRaisesRegex(errors.UserError, '^the claims need scipy, bsuite: .* -r requirements-evidence.txt$'):
         evidence.main()
 
   def test_a_package_that_cannot_be_imported_is_named_before_any_run(self):
