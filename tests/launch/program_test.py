@@ -40,6 +40,7 @@ from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
+from scalable_agents.training import definition
 from scalable_agents.training import run_config
 
 
@@ -131,6 +132,15 @@ class TrainModeTest(parameterized.TestCase):
     with mock.patch.object(program.devices, 'configure_tensorflow', side_effect=errors.UserError('for the test')):
       with self.assertRaisesRegex(errors.UserError, 'config.json: --learner_addresses=7: want text'):
         _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
+
+  def test_xla_is_a_flag(self):
+    with mock.patch.object(definition.Definition, 'make_learner',
+                           side_effect=errors.UserError('for the test')) as make, \
+         mock.patch.object(program.devices, 'configure_tensorflow'):  # It is too late for it in this process.
+      with self.assertRaisesRegex(errors.UserError, 'for the test'):
+        _main(f'--logdir={self.create_tempdir().full_path}/run', '--level_name=catch', '--torso=shallow',
+              '--num_environments=1', '--xla=never')
+    self.assertEqual(make.call_args.args[2], 'never')
 
   @parameterized.parameters(((), True), (('--notf32',), False), (('--notf32', '--job_name=actor'), False),
                             (('--notf32', '--mode=test'), False))
