@@ -124,7 +124,7 @@ class SharedReplay:
     self._address = address
     self._tolerance = tolerance
     self._unroll_length = unroll_length
-    self._unroll_bytes = replay_rows.read_bytes(row_spec, frame_stacks, unroll_length + 1)
+    self._unroll_bytes = rows.read_bytes(unroll_length + 1)
     self._rows = rows
     self._nodes = _make_graph(
         self._contract, lambda index, components: check(index, tf.nest.pack_sequence_as(row_spec, components)))
@@ -223,9 +223,8 @@ class SharedReplay:
   def _next(self, key, step, *seed_and_size):
     def run(connection):
       # If the replay job was started again, it may have other episodes with the same keys.
-      is_known = (self._position_incarnation == connection.incarnation) | (key < 0)
-      known = np.where(is_known, key, _GONE)
-      feed = dict(zip(self._nodes.position, [known, np.where(is_known, step, 0), *seed_and_size], strict=True))
+      known = np.where((self._position_incarnation == connection.incarnation) | (key < 0), key, _GONE)
+      feed = dict(zip(self._nodes.position, [known, step, *seed_and_size], strict=True))
       *replayed, counts = connection.session.run(
           [*self._nodes.replayed, self._nodes.statistics], feed, _options(len(key) * self._unroll_bytes))
       self._position_incarnation = connection.incarnation

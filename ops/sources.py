@@ -33,8 +33,10 @@ def check(library: str, folders: Sequence[str]) -> None:
   Raises:
     ImportError: it was built from others.
   """
+  if os.path.islink(library):
+    return
   here = checksum(os.path.dirname(os.path.dirname(library)), folders)
-  if os.path.islink(library) or not here:
+  if not here:
     return
   built_from = getattr(ctypes.CDLL(library), SYMBOL, None)
   if built_from:

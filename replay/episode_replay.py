@@ -160,4 +160,4 @@ def memory_bytes(row_spec, capacity: int) -> int:
 
 def batch_bytes(row_spec, frame_stacks, unroll_length: int, num_unrolls: int) -> int:
   """Returns the memory, in bytes, of `num_unrolls` replayed unrolls. Arguments as for EpisodeReplay."""
-  return num_unrolls * replay_rows.read_bytes(row_spec, frame_stacks, unroll_length + 1)
+  return num_unrolls * replay_rows.Rows(row_spec, frame_stacks).read_bytes(unroll_length + 1)

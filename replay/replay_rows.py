@@ -38,6 +38,10 @@ class Rows:
     self.types = [spec.dtype for spec in self._specs]
     self.numbers = tf.nest.pack_sequence_as(row_spec, list(range(len(self._specs))))
 
+  def read_bytes(self, num_rows: int) -> int:
+    """Returns the bytes of rows that are read together, with the frames before row 0."""
+    return sum(ops.num_bytes(spec) * (num_rows + k - 1) for spec, k in zip(self._specs, self._stacks, strict=True))
+
   def attributes(self, done: Callable[[Any], Any]) -> dict[str, Any]:
     """Returns attributes of the op that makes a replay. `done` picks the component that says where episodes start."""
     return dict(row_types=self.types, row_shapes=[spec.shape for spec in self._specs], stacks=self._stacks,
@@ -80,13 +84,6 @@ def contents(specs, path: str = '') -> str:
   else:
     named = specs._asdict().items() if hasattr(specs, '_asdict') else enumerate(specs)
   return ' '.join(filter(None, (contents(spec, f'{path}/{name}') for name, spec in named)))
-
-
-def read_bytes(row_spec, frame_stacks, num_rows: int) -> int:
-  """Returns the bytes of rows that are read together, with the frames before row 0. Arguments as for Rows."""
-  specs = tf.nest.flatten(row_spec)
-  stacks = [1] * len(specs) if frame_stacks is None else tf.nest.flatten(frame_stacks)
-  return sum(ops.num_bytes(spec) * (num_rows + k - 1) for spec, k in zip(specs, stacks, strict=True))
 
 
 def when_available(call: Callable[[], Any], is_available: Callable[[], bool], timeout_seconds: float,

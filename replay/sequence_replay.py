@@ -322,4 +322,4 @@ def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_st
 
 def batch_bytes(row_spec, frame_stacks, geometry: Geometry, batch_size: int) -> int:
   """Returns the bytes of a sample of `batch_size` sequences, without their states. Arguments as for SequenceReplay."""
-  return batch_size * replay_rows.read_bytes(row_spec, frame_stacks, geometry.burn_in + geometry.length + 1)
+  return batch_size * replay_rows.Rows(row_spec, frame_stacks).read_bytes(geometry.burn_in + geometry.length + 1)
