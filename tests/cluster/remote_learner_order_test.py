@@ -23,6 +23,12 @@ _CUTS, _KILLS = 10, 2
 _MOST_BETWEEN_FAULTS = 40  # Unrolls.
 
 
+def _left(remote):
+  """Returns the number of unrolls that a host does not send again."""
+  totals = remote.totals()
+  return totals.unrolls + totals.lost_unrolls
+
+
 class OrderTest(remote_learner_testing.TestCase):
   """Two actor hosts with eight actors each send unrolls all the time."""
   learner_is_well = False
@@ -35,6 +41,7 @@ class OrderTest(remote_learner_testing.TestCase):
     self.order = unroll_order.UnrollOrder()
     self.admitted = collections.defaultdict(list)  # Stream -> indices of its admitted unrolls.
     self.late = []        # (stream, index) of the unrolls that were not admitted.
+    self.taken = 0        # Unrolls that were taken from learners.
     self.sent = {}        # Host -> the numbers of the unrolls that were put.
     self.enough = threading.Event()
 
@@ -52,6 +59,7 @@ class OrderTest(remote_learner_testing.TestCase):
   def _take(self, learner, count):
     """Takes unrolls and records which of them were admitted."""
     unrolls = learner.take(count)
+    self.taken += count
     admitted = self.order.admit(unrolls.stream_id, unrolls.index)
     for unroll, is_admitted in zip(zip(*unrolls, strict=True), admitted, strict=True):
       actor_id, stream, index, number, content = unroll
@@ -73,11 +81,8 @@ class OrderTest(remote_learner_testing.TestCase):
     for end in self.ends:
       end()
 
-    def all_have_left(host):
-      totals = remotes[host].totals()
-      return totals.unrolls + totals.lost_unrolls == len(self.sent[host])
-
-    waiting.wait_until(lambda: self._take_what_is_there(learner) or all(map(all_have_left, remotes)))
+    waiting.wait_until(lambda: self._take_what_is_there(learner) or
+                       all(_left(remotes[host]) == len(self.sent[host]) for host in remotes))
     self._take_what_is_there(learner)
 
   def _take_what_is_there(self, learner):
@@ -132,6 +137,8 @@ class OrderTest(remote_learner_testing.TestCase):
       self._take(learner, self.draw.randint(1, _MOST_BETWEEN_FAULTS))
       for remote in remotes.values():
         remote_learner_testing.wait_for_back_pressure(remote, learner)
+      # The queue holds an unroll whose push is over. Its host sends it again unless the answer has arrived.
+      waiting.wait_until(lambda: sum(map(_left, remotes.values())) > self.taken)
       learner.kill()
       learner = self.enterContext(cluster_testing.Learner(self.port))
       for remote in remotes.values():
