@@ -15,6 +15,7 @@ import numpy as np
 from scalable_agents.benchmark import measuring_process
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
+from scalable_agents.records import checkpoint
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 
@@ -103,6 +104,11 @@ class Run:
       return []
     return [row for row in run_rows.read_metrics(self._logdir) if row['learner_steps']]
 
+  def has_saved(self):
+    """Whether there is a checkpoint after the first one, which is saved before the first update."""
+    latest = checkpoint.latest(run_directory.path(self._logdir, run_directory.CHECKPOINTS))
+    return latest is not None and os.path.basename(latest) != 'ckpt-1'
+
   def screen(self):
     """Returns the lines that the program has printed since its last start."""
     with open(self._screen, encoding='utf-8', errors='replace') as text:
@@ -176,6 +182,7 @@ def resume(run: Run, with_card: bool, deadline: float) -> dict[str, Any]:
   Raises:
     PartError, PartTimeoutError: see Run.wait; or the run had made no update, or started from the beginning.
   """
+  run.wait(lambda unused_rows: run.has_saved(), deadline)
   run.kill()
   before, began = run.rows(), time.monotonic()
   if not before:

@@ -5,6 +5,7 @@ import gc
 import os
 import threading
 import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -203,7 +204,8 @@ class ActorPoolTest(parameterized.TestCase):
     before = traces()
     for _ in range(3):
       play()
-    waiting.wait_until(lambda: traces() == before)
+    # What the first pool left may have ended since.
+    waiting.wait_until(lambda: all(now <= then for now, then in zip(traces(), before)))
 
   @parameterized.parameters({'completed_capacity': 0}, {'unroll_length': 0}, {'unroll_length': 2**31 - 1},
                             {'completed_capacity': 2**40})
@@ -252,7 +254,7 @@ class FaultTest(parameterized.TestCase):
   """Actor 1's first stream has a fault; it shares a worker with actor 4."""
 
   def _check_until_it_restarts(self, played, checker):
-    while played.pool.restarts == 0 or len(checker.streams.get(1, ())) + len(checker.streams.get(4, ())) < 3:
+    while played.pool.restarts == 0 or any(checker.streams.get(actor, [0])[-1] != actor + 6 for actor in (1, 4)):
       checker.check(played.take(10))
       time.sleep(0.01)  # The others stand still meanwhile, while a hang is waited for.
     for _ in range(10):
@@ -271,6 +273,8 @@ class FaultTest(parameterized.TestCase):
   def test_a_fault_ends_one_stream(self, fault, reason):
     environments = [{} for _ in range(6)]
     environments[1] = {'fault': fault, 'fault_step': 21, 'faulty_below': 6}
+    if fault == 'segmentation fault':  # What it printed may come late.
+      self.enterContext(mock.patch.object(environment_workers, '_LAST_WORDS_SECONDS', waiting.PATIENCE_SECONDS))
     with pool_testing.PlayedPool(environments, 3, timeout_seconds=5. if 'hang' in fault else 60.) as played:
       played.start()
       checker = pool_testing.Checker(played)

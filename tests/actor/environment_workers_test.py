@@ -22,7 +22,7 @@ _FAILING = {'fault_step': None, 'faulty_below': 1000}  # In the constructor.
 # A program that starts two workers and prints their process ids. The second one hangs in C, and says so; then comes an
 # interrupt from the terminal.
 _PROGRAM = f'''
-import signal, struct, sys
+import signal, struct, sys, time
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import environment_workers
 interrupted = []
@@ -32,7 +32,7 @@ workers = environment_workers.EnvironmentWorkers(
 workers[1].connection.send(struct.pack('<I', 0))
 print(workers[0].process.pid, workers[1].process.pid, flush=True)
 while not interrupted:
-  signal.pause()
+  time.sleep(0.01)
 workers[0].connection.setblocking(True)
 workers[0].connection.send(struct.pack('<I', 0))
 print(struct.unpack('<I', workers[0].connection.recv(100)), workers[1].process.poll(), flush=True)
@@ -63,7 +63,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     before = _traces()
-    self.addCleanup(lambda: self.assertEqual(_traces(), before))
+    self.addCleanup(lambda: waiting.wait_until(lambda: _traces() == before))
 
   def _start(self, *args, **kwargs):
     workers = _workers(*args, **kwargs)
@@ -122,7 +122,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     before = len(os.listdir('/proc/self/fd'))
     for _ in range(3):
       workers.replace(0)
-    self.assertLen(os.listdir('/proc/self/fd'), before)
+    waiting.wait_until(lambda: len(os.listdir('/proc/self/fd')) == before)
     self.assertLen(psutil.Process().children(recursive=True), 1)
 
   @parameterized.parameters(0, 3)

@@ -12,6 +12,7 @@ import dm_env
 from dm_env import specs
 import numpy as np
 
+from scalable_agents.actor import leftovers
 from scalable_agents.environments import long_work
 
 
@@ -53,6 +54,8 @@ class Closing(Constant):
   def __init__(self, seed, file, fault=None):
     super().__init__(seed, shape=(2,))
     self._file, self._fault = file, fault
+    if fault != 'hang':
+      leftovers.CLOSE_SECONDS = 300.  # On a busy machine it may take long to close.
     if fault == 'make':
       raise RuntimeError('the emulator cannot make its screen')
 

@@ -27,7 +27,8 @@ class R2d2FaultsTest(absltest.TestCase):
 
   def _saved(self):
     """Returns the files of the replays that are beside complete checkpoints."""
-    return sorted(pathlib.Path(self.logdir, 'checkpoints').glob('*.experience/replay'))
+    files = pathlib.Path(self.logdir, 'checkpoints').glob('ckpt-*.experience/replay')
+    return sorted(files, key=lambda file: int(file.parent.stem.removeprefix('ckpt-')))
 
   def test_goes_on_with_the_replay_of_the_last_checkpoint_after_kill_minus_nine(self):
     with self._start() as run:

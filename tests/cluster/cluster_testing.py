@@ -68,7 +68,10 @@ def content(host: int, number: int) -> np.ndarray:
 @contextlib.contextmanager
 def free_port():
   """Yields a port without a listener. The system gives it to no other process inside the block."""
-  with socket.socket() as holder:
+  is_dual = socket.has_dualstack_ipv6()  # Then no IPv6 socket of another program may have the port, either.
+  with socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET) as holder:
+    if is_dual:
+      holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # The listener sets this option, too.
     holder.bind(('', 0))
     yield holder.getsockname()[1]

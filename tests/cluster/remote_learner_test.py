@@ -99,7 +99,9 @@ class WellTest(remote_learner_testing.TestCase):
         remote = self.connected(proxy.port, parameter_precision=precision)
         before = sum(proxy._live.values())
         for version in range(1001, 1041, 2):  # Odd numbers above 256 have more bits than bfloat16.
+          self.due = False  # It asks for parameters only while there are new ones.
           its.publish(version)
+          self.due = True
           waiting.wait_until(lambda version=version, remote=remote: remote.parameters.latest()[0] == version)
         self.due = False
         megabytes[precision] = (sum(proxy._live.values()) - before) * 1e-6
@@ -136,7 +138,9 @@ class WellTest(remote_learner_testing.TestCase):
     self.learner.wait_for_farewells()
 
   def test_of_two_hosts_with_one_number_the_later_one_is_refused(self):
-    first, second = self.connected(self.port), self.connected(self.port)
+    first = self.connected(self.port)
+    waiting.wait_until(lambda: self.learner.metrics().get('actor_hosts'))
+    second = self.connected(self.port)
     waiting.wait_until(lambda: self.learner.metrics() and self.ended.is_set())
     first.check()
     with self.assertRaisesRegex(remote_learner.RefusedError, f'^localhost:{self.port}: another actor host has the same '

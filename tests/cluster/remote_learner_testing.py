@@ -30,7 +30,7 @@ class TestCase(parameterized.TestCase):
     self.addCleanup(self.leave_nothing_behind)
     self.said, self.ended, self.due = [], threading.Event(), True
     self.set_constants(_RETRY_SECONDS=0.2, _PATIENCE_SECONDS=30., _FIRST_MESSAGE_SECONDS=1., _LATER_MESSAGES_SECONDS=1.)
-    self.enterContext(mock.patch.object(learner_connection, 'LARGEST_PUSH', LARGEST_PUSH))
+    self.enterContext(mock.patch.multiple(learner_connection, LARGEST_PUSH=LARGEST_PUSH, _PATIENCE_BEATS=150))
     self.enterContext(mock.patch.multiple(ports, ANSWER_SECONDS=1., BEAT_SECONDS=0.2))
 
   def set_constants(self, **constants):

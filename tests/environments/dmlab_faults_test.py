@@ -123,6 +123,7 @@ class FaultTest(parameterized.TestCase):
       waiting.wait_until(lambda: len(self.watch.records()) == 2 + pool.pool.restarts)
 
   @mock.patch.object(actor_pool, 'EARLY_END_SECONDS', -60.)  # No end is early: one worker may have all the faults.
+  @mock.patch.object(environment_workers, '_LAST_WORDS_SECONDS', 60.)  # What Lab printed may come late.
   def test_each_fault_is_counted_and_its_worker_replaced(self):
     with _Pool() as pool:
       self._check_faults(pool, {

@@ -116,9 +116,9 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
       if _unfinished(run).exists():
         os.kill(os.getpid(), signal.SIGINT)
 
-    with mock.patch.object(evaluation_results.FinishedLevels, 'keep', keep_and_interrupt):
-      with self.assertRaises(KeyboardInterrupt):
-        self.evaluate(config, run)
+    with mock.patch.object(evaluation_results.FinishedLevels, 'keep', keep_and_interrupt), \
+         mock.patch.dict(os.environ, {faulty_environments.STEP_SECONDS: '1'}), self.assertRaises(KeyboardInterrupt):
+      self.evaluate(config, run)
     return config, run, sound, slow
 
   def test_levels_that_an_evaluation_cut_short_has_finished_are_kept(self):

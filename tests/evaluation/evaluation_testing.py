@@ -7,10 +7,12 @@ import os
 import pty
 import signal
 import termios
+from unittest import mock
 
 from absl.testing import parameterized
 import tensorflow as tf
 
+from scalable_agents.actor import actor_host
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.evaluation import evaluation
@@ -74,6 +76,8 @@ class EvaluationTestCase(parameterized.TestCase):
     super().setUp()
     # Installs Python's own handler: a shell that runs the tests in the background makes them ignore SIGINT.
     self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+    # Only a busy machine is slow enough to report how many environments have started.
+    self.enterContext(mock.patch.object(actor_host, '_START_REPORT_SECONDS', 1e6))
 
   def make_run(self, level='catch', always=None, bias=_ALWAYS, **settings):
     """Makes a run directory with a checkpoint. The policy is uniform, or takes only action `always` if it is given."""

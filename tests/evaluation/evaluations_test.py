@@ -188,24 +188,27 @@ class TrainingTest(absltest.TestCase):
               if evaluation_process.__name__ in words and child.nice() == 19]
     return []
 
+  def _wait_for_evaluators(self, run, what):
+    found = []
+    run.wait_until(lambda: found.extend(self._evaluators(run)) or found, what)
+    return found
+
   def _rows(self):
     return run_rows.read_evaluations(self.logdir) if os.path.exists(self.logdir) else []
 
   def test_it_survives_the_evaluators_death_and_ends_it_with_the_training(self):
     with training.Training(self.logdir, *_SMALL) as run:
-      run.wait_until(lambda: self._evaluators(run), 'an evaluation')
-      evaluator, = self._evaluators(run)
+      evaluator, = self._wait_for_evaluators(run, 'an evaluation')
       evaluator.kill()
       run.wait_until(lambda: 'no evaluation after ' in run.screen(), 'its end')
       self.assertIn('exit code -9', run.screen())
-      run.wait_until(lambda: self._rows() and self._evaluators(run), 'a row and another evaluation')
-      evaluators = self._evaluators(run)
+      run.wait_until(self._rows, 'a row')
+      evaluators = self._wait_for_evaluators(run, 'another evaluation')
       self.assertEmpty(run.kill())
     self.assertEmpty(training.still_alive(evaluators))
     before = self._rows()
     with training.Training(self.logdir, *_SMALL) as run:
-      run.wait_until(lambda: self._evaluators(run), 'an evaluation after the resume')
-      evaluators = self._evaluators(run)
+      evaluators = self._wait_for_evaluators(run, 'an evaluation after the resume')
       self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
     self.assertEmpty(training.still_alive(evaluators))
     rows = self._rows()

@@ -22,7 +22,7 @@ from scalable_agents.tests.training import training
 LENGTH = 4      # Agent steps of an unroll.
 CAPACITY = 400  # Agent steps of the replay.
 SETTINGS = {'levels': ['catch'], 'num_actions': 3}
-_STACK, _STREAM_ROWS = 4, 600
+_STACK, _STREAM_ROWS = 4, 60_000
 
 
 class Row(NamedTuple):
@@ -157,7 +157,7 @@ class TestCase(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.enterContext(mock.patch.multiple(
-        shared_replay, _ANSWER_SECONDS=2., _RETRY_SECONDS=0.1, _FAREWELL_SECONDS=0.1, _FIRST_MESSAGE_SECONDS=0.5,
+        shared_replay, _ANSWER_SECONDS=60., _RETRY_SECONDS=0.1, _FAREWELL_SECONDS=0.1, _FIRST_MESSAGE_SECONDS=0.5,
         _LATER_MESSAGES_SECONDS=0.5))
 
   def agent(self, port: int, **kwargs) -> Agent:

@@ -170,12 +170,12 @@ class FaultsTest(replay_testing.TestCase):
           waiting.start(thaw)
 
       agent = self._compare_with_own(disturb)
-      self.assertTrue(thawed.is_set())
+      self.assertTrue(thawed.wait(waiting.PATIENCE_SECONDS))
       self.wait_until_said(agent, f'the replay at localhost:{self.port} answers again')
 
   def test_regression_calls_with_many_bytes_may_take_longer(self):
     """A batch of LASER has hundreds of megabytes. A replay that needed more than 10 s for it counted as lost."""
-    self.enterContext(mock.patch.object(shared_replay, '_BYTES_PER_SECOND', 1.))
+    self.enterContext(mock.patch.multiple(shared_replay, _ANSWER_SECONDS=2., _BYTES_PER_SECOND=1.))
     self.enterContext(mock.patch.object(ports, 'BEAT_SECONDS', 1e6))
     agent, stream = self.agent(self.port), self.streams[1]
     with self._job() as job:

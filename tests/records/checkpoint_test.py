@@ -2,6 +2,7 @@
 
 import glob
 import os
+import pathlib
 import random
 import shutil
 import signal
@@ -10,7 +11,6 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
-import psutil
 import sonnet as snt
 import tensorflow as tf
 
@@ -314,6 +314,15 @@ class CheckpointTest(parameterized.TestCase):
       _Objects().checkpointer(self._directory).save()
 
 
+def _is_stopped(pid):
+  """Whether no thread of a process runs."""
+  try:
+    threads = [path.read_text() for path in pathlib.Path('/proc', str(pid), 'task').glob('*/stat')]
+  except (FileNotFoundError, ProcessLookupError):
+    return False  # A thread has ended meanwhile.
+  return {thread.rpartition(')')[2].split()[0] for thread in threads} == {'T'}
+
+
 class KillTest(absltest.TestCase):
 
   def _start(self):
@@ -345,7 +354,7 @@ class KillTest(absltest.TestCase):
       for _ in range(moments.randrange(1, 4)):
         output.readline()
       trainer.send_signal(signal.SIGSTOP)
-      waiting.wait_until(lambda: psutil.Process(trainer.pid).status() == psutil.STATUS_STOPPED)
+      waiting.wait_until(lambda: _is_stopped(trainer.pid))
       copy = f'{self._logdir}_{stop}'
       shutil.copytree(self._logdir, copy)
       trainer.send_signal(signal.SIGCONT)

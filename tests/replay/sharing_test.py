@@ -165,7 +165,7 @@ class SharingTest(absltest.TestCase):
 
   def test_nothing_is_lost_when_answers_are(self):
     self.addCleanup(os.kill, self.server.pid, signal.SIGCONT)
-    shared = sharing.RemoteReplay(self.address, _make_lossy, answer_seconds=2.)
+    shared = sharing.RemoteReplay(self.address, _make_lossy, answer_seconds=5.)
     self.addCleanup(shared.close)
     own, writer = _make(), shared.writer(unroll_length=5)
     own_writer, keys, num_lost = own.writer(unroll_length=5), [], 0
@@ -188,7 +188,7 @@ class SharingTest(absltest.TestCase):
     waiting.wait_until(lambda: is_answered(writer.flush))
     self.assertGreaterEqual(num_lost, 2)
     self.assertEqual(keys, list(range(own.statistics().inserted)))
-    statistics = shared.statistics()
+    statistics = sharing.RemoteReplay(self.address, _make_lossy).statistics()
     self.assertEqual((statistics.inserted, statistics.gaps), (len(keys), 0))
 
   def test_says_what_is_wrong(self):
@@ -215,7 +215,7 @@ class SharingTest(absltest.TestCase):
       sharing.RemoteReplay('localhost', _make_first)
 
   def test_z_an_end_of_the_process_is_an_error(self):  # The last test: it ends the process.
-    shared = sharing.RemoteReplay(self.address, _make_first, answer_seconds=2.)
+    shared = sharing.RemoteReplay(self.address, _make_first, answer_seconds=5.)
     self.may_end.set()
     self.server.kill()
     self.server.join()

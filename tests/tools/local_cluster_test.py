@@ -1,5 +1,6 @@
 """Tests of clusters on this machine, with the real binary and with small programs that fail on purpose."""
 
+import contextlib
 import io
 import json
 import os
@@ -91,7 +92,9 @@ def _binary(logdir, *flags):
 
 def _everybody(process):
   """Returns all processes of a cluster except the launcher."""
-  return psutil.Process(process.pid).children(recursive=True)
+  with contextlib.suppress(psutil.NoSuchProcess):
+    return psutil.Process(process.pid).children(recursive=True)
+  return []  # It has ended.
 
 
 class BinaryTest(parameterized.TestCase):

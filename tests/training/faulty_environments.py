@@ -1,11 +1,13 @@
 """Environments that each have a fault. Importing this module registers them with gymnasium; `level` returns names."""
 
+import os
 import threading
 
 import gymnasium
 import numpy as np
 
 EPISODE_STEPS = 10
+STEP_SECONDS = 'SCALABLE_AGENTS_TEST_STEP_SECONDS'  # The variable for environments that are slow.
 NOT_NUMBERS_SEED = 2
 HUGE_REWARD = 3e38
 SOUND_FROM_SEED = 5  # Environments with lower seeds are faulty; those that replace them are not.
@@ -40,10 +42,10 @@ class Sound(gymnasium.Env):
 
 
 class Slow(Sound):
-  """Takes a long time."""
+  """Takes a long time, of which an environment variable says how long."""
 
   def step(self, action):
-    threading.Event().wait(0.02)
+    threading.Event().wait(float(os.environ.get(STEP_SECONDS, '0.02')))
     return super().step(action)
 
 

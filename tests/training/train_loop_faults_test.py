@@ -15,6 +15,7 @@ import psutil
 
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
+from scalable_agents.ops import ops
 from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -38,8 +39,8 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
   @parameterized.parameters('', 'this learner', 'another learner')
   def test_regression_actor_hosts_are_told_of_the_end_after_the_last_save(self, failing):
     """They left before it. If it failed, the learner was started again, and waited for them for ever."""
-    port = mock.Mock(unrolls_name='unrolls', parameters_name='parameters', strategy=None, environment_restarts=0,
-                     **{'metrics.return_value': {}, 'warning.return_value': ''})
+    port = mock.Mock(unrolls_name=ops.unique_name('unrolls'), parameters_name=ops.unique_name('parameters'),
+                     strategy=None, environment_restarts=0, **{'metrics.return_value': {}, 'warning.return_value': ''})
     trainer = self.trainer(updates=2, port=port)
 
     def save(*unused_arguments):
@@ -55,6 +56,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
          mock.patch.object(trainer._together, 'wait_for_all', wait_for_all), \
          self.assertRaisesRegex(errors.UserError, failing) if failing else contextlib.nullcontext():
       trainer.train()
+    self.assertEqual(int(trainer.learner.update_steps), 2)
     calls = [name for name, *_ in port.method_calls if name.startswith(('announce', 'save', 'wait'))]
     self.assertEqual(calls, ['announce_save', 'save'] + ['announce_end'] * (not failing) + ['wait_for_farewells'])
 
@@ -75,7 +77,8 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
     self.assertEqual(training.rows(trainer.logdir)[-1]['environment_frames'], frames)
 
   def test_the_update_after_one_whose_results_cannot_be_kept_is_recorded(self):
-    trainer = self.trainer(updates=9, synchronous=False)
+    # No row is due before the error.
+    trainer = self.trainer(updates=9, synchronous=False, run=run_config.RunConfig(log_interval_seconds=1e6))
     add, recorded = trainer._log.add, []
 
     def fail_once(frames, *of_update):
@@ -99,7 +102,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
         worker, *_ = psutil.Process().children()
         killed.append(worker)
         worker.kill()
-        # Otherwise the other worker might play to the end before the loss is noticed.
+        # Otherwise the run might end with unrolls from before, while the loss is not noticed.
         waiting.wait_until(lambda: synchronous or trainer._host.pool.restarts)
 
     trainer = self.trainer(_learner(before), updates=40, synchronous=synchronous)
@@ -114,17 +117,20 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
       (faulty_environments.RaisingAtFirst, 60., 'RuntimeError: the game has crashed'),
       (faulty_environments.HangingAtFirst, 6., r'no answer for 6 s \(--environment_timeout_seconds\)'))
   def test_training_goes_on_where_environments_raise_or_hang(self, environment, timeout_seconds, reason):
-    trainer = self.trainer(level_name=faulty_environments.level(environment), updates=60, synchronous=False,
-                           run=run_config.RunConfig(environment_timeout_seconds=timeout_seconds))
-    trainer.train()
+    receive = environment_workers.EnvironmentWorkers.receive
+    # On a busy machine a worker may take longer to start than an environment may take to answer.
+    with mock.patch.object(environment_workers.EnvironmentWorkers, 'receive',
+                           lambda self, worker, unused_seconds: receive(self, worker, waiting.PATIENCE_SECONDS)):
+      trainer = self.trainer(level_name=faulty_environments.level(environment), updates=60, synchronous=False,
+                             run=run_config.RunConfig(environment_timeout_seconds=timeout_seconds))
+      trainer.train()
     rows, episodes = training.rows(trainer.logdir), training.episodes(trainer.logdir)
-    # The seeds of both workers' first lives are faulty. On a busy machine the workers after them may start late.
     self.assertGreaterEqual(rows[-1]['environment_restarts'], 1)
     self.assertEqual(rows[-1]['learner_steps'], 60)
     self.assertRegex(self.screen.getvalue(),
                      rf'(?m)^environment worker [01] is replaced: environment \d \(gymnasium:.*\) failed: {reason}$')
     self.assertEqual({(episode_return, length) for _, _, episode_return, length in episodes}, {('10.0', '10')})
-    self.assertGreater(len(episodes), 4 * 2)  # More episodes than the first lives played.
+    self.assertGreater(len(episodes), 4 * 2)  # More episodes than the first worker's environments played.
 
   def test_a_curve_that_cannot_be_drawn_ends_nothing(self):
     def before(learner, unused_unroll):

@@ -61,6 +61,8 @@ class TrainerTestCase(parameterized.TestCase):
     self._directory = None
     # To draw a curve takes half a second. Processes that draw one during the training are not affected.
     self.enterContext(mock.patch.object(learning_curve, 'draw'))
+    # Only on a busy machine would there be rows without an update.
+    self.enterContext(mock.patch.object(train_loop, '_LONGEST_SILENCE_SECONDS', 1e6))
 
   def trainer(self, make_learner=None, make_agent=None, logdir=None, updates=3, run=run_config.RunConfig(),
               num_environments=4, num_workers=1, agent=impala.IMPALA, refresh_steps=0, port=None, **settings):

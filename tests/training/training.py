@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -47,6 +48,7 @@ from scalable_agents.training import definition
 from scalable_agents.training import run_config
 
 _POLL_SECONDS = 0.05
+SLOW_START = re.compile(r'(?m)^[\d,]+ of [\d,]+ environments made\r?\n')  # Only a busy machine prints such lines.
 _DEADLINE_SECONDS = 300.  # Deadline for everything that takes a few seconds on an idle machine.
 
 
@@ -207,8 +209,8 @@ class Training:
     self._output.close()
 
   def screen(self):
-    """Returns what it has printed so far. Not available with a Terminal."""
-    return os.pread(self._output.fileno(), 1 << 20, 0).decode()
+    """Returns what it has printed so far, but for slow starts. Not available with a Terminal."""
+    return SLOW_START.sub('', os.pread(self._output.fileno(), 1 << 20, 0).decode())
 
   def workers(self):
     """Returns its environment workers."""
