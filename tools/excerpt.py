@@ -4,15 +4,17 @@
   scalable-agents excerpt --run=runs/pong --output=pong --rows=2 --nocurve --returns_every=1_000_000
 
 The copy is a run directory that the programs of tables and figures read. It has config.json, the evaluations, the
-learning curve, and 200 rows of the metrics, spread evenly over the run. It has no checkpoint, so it can be neither
-continued nor evaluated again. Its config.json has no path of the original run directory.
+learning curve, and 200 rows of the metrics, spread evenly over the run. The best value that `compare_runs` finds in it
+is the best of these rows. It also has what r2d2_history.py wrote, and of a member of a population the fitness and the
+evolution. It has no checkpoint, so it can be neither continued nor evaluated again. Its config.json has no path of the
+original run directory.
 
 With --returns_every, the copy also has the training episodes from which `scalable-agents tables` with the same flag
 computes returns. The second command writes about 40 KB. LASER's figure, which is made from episodes, then has straight
 lines between these.
 
 Members of a population, and agents with a shared replay, belong together because they lie in the same folder. Their
-copies must, too, without those of others.
+copies must, too, without those of others. Copies of members keep their names, such as member_00.
 """
 
 import bisect
@@ -35,8 +37,9 @@ from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.results import training_returns
 
-_FILES = {run_directory.CONFIG, run_directory.METRICS, run_directory.EPISODES, run_directory.EVALUATION,
-          run_directory.EVALUATIONS, run_directory.LEARNING_CURVE, population_directory.FITNESS}
+_WHOLE = (run_directory.EVALUATION, run_directory.EVALUATIONS, population_directory.FITNESS,
+          population_directory.EVOLUTION, 'restricted_history.json')  # Copied as they are. The last: r2d2_history.py.
+_FILES = {run_directory.CONFIG, run_directory.METRICS, run_directory.EPISODES, run_directory.LEARNING_CURVE, *_WHOLE}
 # What a command that trains or evaluates leaves in an excerpt, where it is refused.
 _LEFT_BEHIND = {run_directory.LOCK, run_directory.EVALUATION_LOCK, run_directory.LIBRARY_LOG}
 
@@ -86,7 +89,7 @@ def write(config: ExcerptConfig):
   curve = [run_directory.LEARNING_CURVE] if config.curve else []
   with run_directory.one_line_errors(output), tempfile.TemporaryDirectory(dir=folder, prefix='.new_') as new:
     run_directory.write_json(run_directory.path(new, run_directory.CONFIG), of_run)
-    for name in (run_directory.EVALUATION, run_directory.EVALUATIONS, population_directory.FITNESS, *curve):
+    for name in (*_WHOLE, *curve):
       if os.path.exists(run_directory.path(run, name)):
         shutil.copyfile(run_directory.path(run, name), run_directory.path(new, name))
     for name, lines in rows.items():

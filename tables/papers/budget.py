@@ -116,6 +116,7 @@ def table() -> layout.Table:
       ['A run is one level of experts, one sample of hyper-parameters or member of a population, and one seed '
        'or repetition.',
        'Core-days here: the CPU computes the network, too. Of environments: the part that stays on the CPU with a GPU.',
+       "PopArt and pixel control: IMPALA's rates.",
        *sources])
 
 

@@ -35,7 +35,7 @@ class Result:
   averaged.
 
   Attributes:
-    note: which setting is shown, and which agents of the sweeps. '' if there are no runs.
+    note: which setting is shown, which agents of the sweeps, and which runs are left out. '' if all are shown.
   """
 
   def __init__(self, agent: published.Agent, runs: Sequence[runs_lib.Run], returns: _AllReturns):
@@ -49,16 +49,20 @@ class Result:
     self._agent = agent
     self._returns = returns
     self._suite = scores.SUITES[agent.suite]
+    faults = {run.logdir: fault for run in runs if (fault := self._fault(run))}
+    runs = [run for run in runs if run.logdir not in faults]
     by_setting = runs_lib.grouped(runs, laser_sweeps.setting)
     candidates = [self._repetitions(results.longest(group, lambda run: returns[run.logdir].frames, agent.frames))
                   for group in by_setting.values()]
     self._best = max(candidates, key=self._rank, default=[])
     shown = dict.fromkeys(run.logdir for best in self._best for run in best.runs.values())
-    self.note = ''
+    parts = []
     if len(shown) < len(runs):
       settings = f'the best of {len(by_setting)} settings, ' if len(by_setting) > 1 else ''
-      self.note = (f'{agent.name}: of {len(runs)} runs these are shown, {settings}the best agent of each sweep: '
-                   + ', '.join(shown))
+      parts.append(f'of {len(runs)} runs these are shown, {settings}the best agent of each sweep: {", ".join(shown)}')
+    if faults:
+      parts.append('left out: ' + ', '.join(f'{logdir} ({fault})' for logdir, fault in faults.items()))
+    self.note = f'{agent.name}: {"; ".join(parts)}' if parts else ''
 
   def level(self, level: str) -> results.Cell:
     """Returns the mean return on a level."""
@@ -77,6 +81,16 @@ class Result:
     values = [getattr(_summary(best), measure) for best in complete]
     return results.Cell(results.mean_over_seeds(values) if values else None,
                         self._extent(complete or self._best, levels))
+
+  def _fault(self, run: runs_lib.Run) -> str:
+    """Returns why a run has no returns at the agent's number of frames; '' if it has."""
+    returns = self._returns[run.logdir]
+    if not returns.of_levels:
+      return 'no training episodes: an excerpt needs --returns_every'
+    # An excerpt has the last episodes before multiples of this, and before the run's end.
+    every = run.returns_every * returns.levels if run.returns_every > 1 else 1
+    is_longer = min(returns.frames, run.flags['total_environment_frames']) > self._agent.frames
+    return f'an excerpt with --returns_every={run.returns_every}' if is_longer and self._agent.frames % every else ''
 
   def _repetitions(self, runs: Sequence[runs_lib.Run]) -> list[_Best]:
     """Returns the best agent of each repetition of a sweep, given runs of one setting."""

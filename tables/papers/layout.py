@@ -14,6 +14,7 @@ class Number(NamedTuple):
   """A cell with a number."""
   value: results.Score | float | None  # None for an empty cell.
   decimals: int                        # Digits after the point in Markdown. CSV has all digits.
+  more: str = ''                       # A text after the number, only in Markdown.
 
 
 class Table(NamedTuple):
@@ -72,13 +73,13 @@ def comma_separated(table: Table) -> str:
 def _text(cell: str | Number, signed: bool) -> str:
   if isinstance(cell, str):
     return cell
-  value, decimals = cell
+  value, decimals, more = cell
   if value is None:
     return MISSING
   if isinstance(value, results.Score):
     spread = f' ± {value.spread:.{decimals}f} ({value.seeds} seeds)' if value.spread is not None else ''
-    return f'{value.mean:z.{decimals}f}{spread}'
-  return f'{value:{"+" if signed else ""}z.{decimals}f}'
+    return f'{value.mean:z.{decimals}f}{spread}{more}'
+  return f'{value:{"+" if signed else ""}z.{decimals}f}{more}'
 
 
 def _values(cell: str | Number, scored: bool) -> Sequence[Any]:

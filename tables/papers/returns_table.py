@@ -6,6 +6,8 @@ A return is the mean of the last 100 training episodes, and of the runs that dif
 tables/data/dopamine_returns.csv has the returns of others after each million frames. They are from baselines/atari/data
 of Dopamine (Castro et al. 2018, https://github.com/google/dopamine). A return there is the mean of all episodes that
 ended in a million frames.
+
+The CSV file has all digits. Only the Markdown has the intervals of interquartile means.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +31,8 @@ from scalable_agents.tables.results import training_returns
 
 _NOTES = (
     'The returns are those of training, with its exploration: the mean of the last 100 episodes up to a number of '
-    'frames, and of the seeds. Of a population, the fittest member counts.',
+    'frames, and of the seeds. Of a population, the fittest member counts: its own episodes, also those before it '
+    'copied another member.',
     "Human-normalised: 0 % is a random policy, 100 % a human. It is that of the line's last return.",
     'IQM: interquartile mean of the human-normalised scores of all levels, in %, with a 95 % interval from a bootstrap '
     'over the seeds (Agarwal et al. 2021). Each level has as many seeds as the level with the fewest.',
@@ -80,7 +83,7 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
   rows = [_row(level, name, line) for level in levels for name, line in lines.items() if level in line.of_levels]
   rows += [row for name, line in lines.items() if (row := _summary(name, line))]
   return layout.Table(
-      'Training returns', ['level', 'agent', 'seeds', *map(results.short, marks), 'human-normalised (%)', 'paper'],
+      'Training returns', ['level', 'agent', 'seeds', *map(results.exact, marks), 'human-normalised (%)', 'paper'],
       rows, (*_NOTES, *([_OTHERS] if others else []), *notes))
 
 
@@ -182,8 +185,8 @@ def _summary(name: str, line: _Line) -> list[str | layout.Number] | None:
   cells = []
   for of_mark in np.moveaxis(normalised, -1, 0):
     if np.isnan(of_mark).any():
-      cells.append(layout.MISSING)
+      cells.append(layout.Number(None, 0))
     else:
       middle, low, high = intervals.interquartile_mean(of_mark.T)
-      cells.append(f'{middle:z.0f}' + (f' ({low:z.0f} to {high:z.0f})' if seeds > 1 else ''))
+      cells.append(layout.Number(middle, 0, f' ({low:z.0f} to {high:z.0f})' if seeds > 1 else ''))
   return [f'IQM of {len(levels)} levels', name, layout.Number(seeds, 0), *cells, '', '']

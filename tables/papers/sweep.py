@@ -83,9 +83,8 @@ def table(found: Sequence[Sample]) -> layout.Table:
     line = sample.level, sample.line
     ranks[line] = ranks.get(line, 0) + 1
     wanted = sample.flags['total_environment_frames']
-    extent = results.short(sample.frames)
-    if sample.frames < wanted:
-      extent += f' of {results.short(wanted)}'
+    extent = (results.out_of(sample.frames, sample.frames, wanted, results.short) if sample.frames < wanted else
+              results.short(sample.frames))
     rows.append([*line, str(ranks[line]), _index(sample),
                  *(f'{sample.flags[name]:.3g}' for name in sweeps.IMPALA.ranges), layout.Number(sample.score, 2),
                  f'{extent} frames'])

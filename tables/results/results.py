@@ -165,7 +165,7 @@ class Result:
         ('learners', self._agent.learners, lambda run: run.learners, str)):
       least, most = min(map(get, runs)), max(map(get, runs))
       if least < wanted:
-        less.append(f'{span(least, most, write)} of {write(wanted)} {name}')
+        less.append(f'{out_of(least, most, wanted, write)} {name}')
     return less
 
 
@@ -265,9 +265,24 @@ def short(frames: int) -> str:
   return str(frames)
 
 
+def exact(frames: int) -> str:
+  """Returns a number of frames with its unit and all digits, such as 100.5M."""
+  for unit, letter in _UNITS:
+    if frames >= unit:
+      return f'{frames / unit:.15g}{letter}'
+  return str(frames)
+
+
 def span(least: int, most: int, write: Callable[[int], str]) -> str:
   """Returns a text for the numbers from `least` to `most`, given what writes a number."""
   return write(least) if write(least) == write(most) else f'{write(least)} to {write(most)}'
+
+
+def out_of(least: int, most: int, wanted: int, write: Callable[[int], str]) -> str:
+  """Returns a text such as '8M to 50M of 200M', given what writes a number. It has all digits if both looked equal."""
+  if span(least, most, write) == write(wanted):
+    write = written
+  return f'{span(least, most, write)} of {write(wanted)}'
 
 
 def mean_over_seeds(values: Sequence[float]) -> Score:

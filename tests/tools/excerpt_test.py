@@ -13,6 +13,7 @@ from scalable_agents.population import population_directory
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
+from scalable_agents.tables.figures import r2d2
 from scalable_agents.tables.results import runs
 from scalable_agents.tables.results import training_returns
 from scalable_agents.tools import excerpt
@@ -88,6 +89,19 @@ class ExcerptTest(absltest.TestCase):
     output = self.create_tempdir('copies').full_path
     excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
     self.assertEqual(population_directory.read_fitness(output), fitness)
+
+  def test_regression_files_of_the_figures_of_populations_and_r2d2_are_copied(self):
+    names = ('evolution.jsonl', r2d2.HISTORIES)
+    for name in names:
+      self._write(name, f'{name}\n')
+    output = self.create_tempdir('copies').full_path
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
+    for name in names:
+      with open(os.path.join(output, name), encoding='utf-8') as file:
+        self.assertEqual(file.read(), f'{name}\n')
+      os.remove(os.path.join(self.run_folder, name))
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, output))
+    self.assertNoCommonElements(names, os.listdir(output))
 
   def test_an_excerpt_replaces_an_earlier_one(self):
     output = self.create_tempdir('copies').full_path

@@ -81,6 +81,12 @@ class BudgetTest(parameterized.TestCase):
     settings = dict(single.settings)
     self.assertEqual(budget.learned_per_step(single), 1 / (1 - settings['replay_share']))
 
+  def test_rates_that_popart_lacks_are_said_to_be_impalas(self):
+    popart, impala = (self._cost(*names, 'dmlab30') for names in (
+        ('LASER', laser_published.PIXEL_POPART), ('IMPALA', 'IMPALA, deep')))
+    self.assertEqual(popart.rate, impala.rate)
+    self.assertIn("PopArt and pixel control: IMPALA's rates.", budget.table().notes)
+
   def test_the_page_has_the_table(self):
     page = (source_tree.ROOT / 'docs' / 'budget.md').read_text(encoding='utf-8')
     self.assertIn(layout.markdown(budget.table()), page)

@@ -34,9 +34,9 @@ class LaserTablesTest(run_directories.TestCase):
     returns = returns if isinstance(returns, (list, dict)) else 200 * [returns]
     run_directories.laser(self.folder, name, returns, defaults=flags, frames=others.get('frames'), agent=agent)
 
-  def _table(self, number='2'):
+  def _table(self, number='2', returns_every=1):
     """Returns a table as a dict of its first columns -> column -> value, and the notes."""
-    table = laser_tables.table(number, self.read())
+    table = laser_tables.table(number, [run._replace(returns_every=returns_every) for run in self.read()])
     for row in table.rows:
       self.assertLen(row, len(table.columns))
     first = 1 if number == '2' else 3
@@ -125,6 +125,39 @@ class LaserTablesTest(run_directories.TestCase):
   def test_a_run_without_episodes_has_no_score(self):
     self._make('run', [], **_SINGLE)
     self.assertEqual(self._cell(laser_published.SINGLE_200M), (None, 'not run'))
+    self.assertEqual(self._table()[1][-1], f'{laser_published.SINGLE_200M}: left out: run (no training episodes: an '
+                                           'excerpt needs --returns_every)')
+
+  def test_agents_without_episodes_are_left_out_and_named(self):
+    self._sweep('sweep', 20., agents=3, **_SHARED)
+    self._make('sweep/agent_03', [], learning_rate=1e-3, **_SHARED)
+    self.assertEqual(self._cell(laser_published.SHARED_50M)[1], 'scaled down: 3 of 9 agents, 1 of 2 repetitions')
+    self.assertEqual(self._table()[1][-1], (
+        f'{laser_published.SHARED_50M}: of 3 runs these are shown, the best agent of each sweep: sweep/agent_00; left '
+        'out: sweep/agent_03 (no training episodes: an excerpt needs --returns_every)'))
+
+  def test_an_excerpt_without_episodes_at_the_papers_frames_is_left_out_and_named(self):
+    self._make('run', 400 * [20.], **_SHARED, total_environment_frames=200 * _M)
+    short, long = (f'{name}: this run' for name in (laser_published.SHARED_50M, laser_published.SHARED_200M))
+    rows, notes = self._table(returns_every=20 * _M)
+    self.assertEqual((rows['pong'][short].value, rows['pong'][long].value), (None, (20., None, 1)))
+    self.assertEqual(notes[-1], f'{laser_published.SHARED_50M}: left out: run (an excerpt with '
+                                '--returns_every=20000000)')
+    self.assertEqual(self._table(returns_every=25 * _M)[0]['pong'][short].value, (20., None, 1))
+
+  @parameterized.parameters(({'total_environment_frames': 50 * _M, 'frames': 50 * _M + 4},),
+                            ({'total_environment_frames': 200 * _M, 'frames': 30 * _M},))
+  def test_an_excerpt_has_the_episodes_at_its_end(self, others):
+    self._make('run', 20., **_SHARED, **others)
+    row = self._table(returns_every=20 * _M)[0]['pong']
+    self.assertEqual(row[f'{laser_published.SHARED_50M}: this run'].value, (20., None, 1))
+
+  def test_a_run_with_all_episodes_may_be_longer_with_any_number_of_levels(self):
+    levels = scores.SUITES['dmlab30'].levels  # 10 billion is not a multiple of their number.
+    self._make('run', dict.fromkeys(levels, [1.] * 100), 'dmlab30', _PRESETS['laser_dmlab30'].config,
+               _PRESETS['popart_impala_dmlab30'].protocol, total_environment_frames=20_000 * _M, **_SHARED)
+    row = self._table('1')[0]['LASER: Shared Experience Replay', 'DMLab-30, 10B frames', 'median (%)']
+    self.assertIsNotNone(row['this run'].value)
 
   def test_the_best_setting_is_shown(self):
     for threshold, best in ((0.1, 3.), (0.2, 7.), (0.4, 5.)):

@@ -29,6 +29,11 @@ class LayoutTest(absltest.TestCase):
 - A note.
 ''')
 
+  def test_a_text_after_a_number_is_only_in_markdown(self):
+    table = layout.Table('A title', ['mean'], [[layout.Number(1.26, 1, ' (1 to 2)')]], [])
+    self.assertIn('| 1.3 (1 to 2) |', layout.markdown(table))
+    self.assertEqual(layout.comma_separated(table), 'mean\n1.26\n')
+
   def test_without_notes_a_table_ends_with_its_last_row(self):
     self.assertEndsWith(layout.markdown(_TABLE._replace(notes=[])), 'not run                    |\n')
 

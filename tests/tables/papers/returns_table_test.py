@@ -1,5 +1,7 @@
 """Tests of tables/papers/returns_table.py: its numbers against sums by hand, and what is left empty."""
 
+import csv
+
 from absl.testing import absltest
 import numpy as np
 
@@ -41,6 +43,11 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertEqual(row['paper'], '20.4 (IMPALA, shallow, experts, 200M)')  # Table C.1.
     self.assertEqual((row['level'], row['agent'], row['seeds']), ('pong', 'IMPALA', '2'))
 
+  def test_regression_headings_are_exact(self):
+    self._run('run', [1.] * 10, frames=202_000_000, total_environment_frames=1_000_000_000)
+    row, = self._rows(every=50_250_000)
+    self.assertEqual(list(row)[3:7], ['50.25M', '100.5M', '150.75M', '201M'])
+
   def test_a_training_level_has_the_papers_score_on_its_test_level(self):
     self._run('dmlab', [5.] * 10, level='rooms_collect_good_objects_train', torso='deep', use_lstm=True)
     row, = self._rows()
@@ -59,6 +66,8 @@ class ReturnsTableTest(run_directories.TestCase):
                                          population_directory.Fitness(1, fitness, {'learning_rate': 1e-4}))
     row, = self._rows()
     self.assertEqual((row['seeds'], row['1K']), ('1', '-3.00'))
+    self.assertIn('the fittest member counts: its own episodes, also those before it copied another member.',
+                  returns_table.table(self.read(), 500).notes[0])
 
   def test_a_run_that_is_behind_the_other_seeds_is_left_out_and_named(self):
     self._run('long', [1.] * 10, frames=1_500)
@@ -87,6 +96,9 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertEqual((row['level'], row['seeds']), ('IQM of 2 levels', '4'))
     # The middle half of 10, 15, 20, 30, 40, 50, 200 and 900 %.
     self.assertRegex(row['1K'], r'^35 \(\d+ to \d+\)$')
+    *_, row = csv.DictReader(layout.comma_separated(returns_table.table(self.read(), 500)).splitlines())
+    self.assertEqual(row['agent'], 'IMPALA')
+    self.assertAlmostEqual(float(row['1K']), 35., places=9)
 
   def test_the_interval_is_over_seeds_not_over_levels(self):
     games = {'pong': (-20.7, 14.6, 0.1), 'breakout': (1.7, 30.5, 0.5)}  # As above, and the share of all seeds.

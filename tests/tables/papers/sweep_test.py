@@ -132,6 +132,11 @@ class SweepTest(run_directories.TestCase):
     self.assertEqual([(sample.level, sample.score and sample.score.mean) for sample in found],
                      [('atari57', None), ('pong', -20.0), ('pong', None), ('pong', None)])
 
+  def test_regression_different_numbers_of_frames_do_not_look_equal(self):
+    self._pong(0, 1.0, frames=333_133_333, total_environment_frames=333_333_333)
+    row, = sweep.table(self._samples()).rows
+    self.assertEqual(row[-1], '333_133_333 of 333_333_333 frames')
+
   def test_the_table(self):
     for index, final in enumerate((1.0, 2.0, 6.0, 3.0)):
       self._pong(index, final, learning_rate=0.0012345 * (index + 1), frames=5_000_000)

@@ -178,6 +178,12 @@ class ResultsTest(run_directories.TestCase):
       run_directories.make(self.folder, f'run_{next(self.names)}', means, seed=seed, **settings)
     self.assertEqual(self._result(published.AGENTS['IMPALA, deep, PBT, 8 learners']).num_settings, 2)
 
+  def test_regression_different_numbers_of_frames_do_not_look_equal(self):
+    agent = published.AGENTS['IMPALA-Experts, deep']
+    run_directories.make(self.folder, 'run', {'rooms_watermaze': 1.}, level_name='rooms_watermaze',
+                         total_environment_frames=agent.frames, frames=agent.frames - 200_000)
+    self.assertIn('333_133_333 of 333_333_333 frames', self._result(agent).level('rooms_watermaze').extent)
+
   @parameterized.parameters((12_500_000, '12.5M'), (200_000_000, '200M'))
   def test_seeds_that_got_differently_far_are_given_as_a_range(self, frames, shown):
     self._expert(18.0, frames=8_000_000, seed=1)
@@ -297,6 +303,11 @@ class ResultsTest(run_directories.TestCase):
                             (8_000_000, '8M'), (333_333_333, '333M'), (11_400_000_000, '11.4B'))
   def test_frames_are_short(self, frames, text):
     self.assertEqual(results.short(frames), text)
+
+  @parameterized.parameters((999, '999'), (1000, '1K'), (1999, '1.999K'), (100_500_000, '100.5M'), (10**7, '10M'),
+                            (333_333_333, '333.333333M'), (2 * 10**9, '2B'), (100_100_000_001, '100.100000001B'))
+  def test_frames_are_exact(self, frames, text):
+    self.assertEqual(results.exact(frames), text)
 
 
 if __name__ == '__main__':
