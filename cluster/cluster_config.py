@@ -5,7 +5,6 @@ steps; each host has several. This module does not import TensorFlow.
 """
 
 import dataclasses
-import os
 import secrets
 import socket
 
@@ -135,9 +134,14 @@ def host_number(config: ClusterConfig) -> int:
           else len(config.addresses) + config.task)
 
 
-def host_name(task: int) -> str:
-  """Returns the name of an actor host in the metrics: task_3 for --task=3, HOST-PID without --task."""
-  return f'{socket.gethostname()}-{os.getpid()}' if task < 0 else f'task_{task}'
+def host_name(task: int, number: int) -> str:
+  """Returns the name of an actor host in the metrics: task_3 for --task=3, HOST-NUMBER without --task.
+
+  Args:
+    task: of ClusterConfig.
+    number: from `host_number`.
+  """
+  return f'{socket.gethostname()}-{number}' if task < 0 else f'task_{task}'
 
 
 def _all_differ(addresses):

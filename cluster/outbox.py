@@ -72,5 +72,5 @@ def put(lanes: list[Lane], unroll):
 
 
 def _array(tensor):
-  """Returns a tensor's values. Unlike Tensor.numpy it does not copy them, unless they are strings."""
-  return tensor.numpy() if tensor.dtype == tf.string else np.asarray(memoryview(tensor))
+  """Returns a tensor's values. Unlike Tensor.numpy it does not copy them, unless they are strings or bfloat16."""
+  return tensor.numpy() if tensor.dtype in (tf.string, tf.bfloat16) else np.asarray(memoryview(tensor))

@@ -147,7 +147,8 @@ class RemoteLearner:
       target(*[connection, *args] if connection else [])
     except Exception as error:  # `check` raises it.
       if connection and (isinstance(error, tf.errors.OpError) or not self._is_current(connection)):
-        connection.failure = sessions.reason(error)  # The run may have ended: the greeting tells.
+        # The run may have ended: the greeting tells. A closed connection fails for another reason than the first one.
+        connection.failure = connection.failure or sessions.reason(error)
         self._nudge.set()
         return
       self._error = error
@@ -304,7 +305,8 @@ class RemoteLearner:
     with self._lock:
       if parameters is not None and connection is self._connection:  # A newer connection may have newer ones.
         connection.latest_version = version
-        self.parameters.publish(version, parameters_lib.cast(parameters, self._types))
+        with errors.of_user(tf.errors.OpError, prefix='parameters that have arrived cannot be kept: '):
+          self.parameters.publish(version, parameters_lib.cast(parameters, self._types))
         if self._relay_port:
           self._relay_port.publish(connection.greeting['incarnation'], self._sent_specs, version, parameters)
         self._ready.set()

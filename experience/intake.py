@@ -47,10 +47,14 @@ def merge(arrived: Sequence[Arrived]) -> Arrived:
   return Arrived(sum(frames), episodes, tf.concat(actor_ids, 0), tf.concat(versions, 1))
 
 
-def finite(episodes: Episodes) -> Episodes:
-  """Returns the episodes with finite returns, as NumPy arrays. One NaN would make the mean of all returns NaN."""
+def finite(episodes: Episodes) -> tuple[Episodes, set[int]]:
+  """Returns the episodes with finite returns, as NumPy arrays, and the levels that have others.
+
+  One NaN would make the mean of all returns NaN.
+  """
   is_finite = np.isfinite(episodes.returns)
-  return Episodes(*(values[is_finite] for values in episodes))
+  others = episodes.level_ids[~is_finite]
+  return Episodes(*(values[is_finite] for values in episodes)), set(np.asarray(others).tolist()) - {NO_LEVEL}
 
 
 class Intake:
@@ -59,8 +63,8 @@ class Intake:
   is_required = False
 
   def __init__(self, unroll_spec, capacity: int, frames_per_step: int,
-               check: Callable[[Any], tf.Tensor] | None = None, streams_may_have_begun: bool = False,
-               shared_name: str = '', actor_name: Callable[[int], str] = 'actor {}'.format):
+               check: Callable[[Any], tf.Tensor] | None = None, shared_name: str = '',
+               actor_name: Callable[[int], str] = 'actor {}'.format):
     """Creates the queue.
 
     Args:
@@ -69,7 +73,6 @@ class Intake:
       frames_per_step: environment frames per agent step.
       check: returns a mask of a batch's valid unrolls, [B] bool (unroll_check.py). Runs in a graph. None if all unrolls
         come from this process.
-      streams_may_have_begun: see UnrollOrder; True in a learner that was restarted while its actor hosts kept running.
       shared_name: name under which other processes find the queue; '' if they must not.
       actor_name: returns an actor's name for its id.
     """
@@ -78,7 +81,8 @@ class Intake:
     self._frames_per_step = frames_per_step
     self._check = check
     self._actor_name = actor_name
-    self._order = unroll_order.UnrollOrder(streams_may_have_begun)
+    # Actor hosts may have played for an earlier learner, also for one of another run.
+    self._order = unroll_order.UnrollOrder(streams_may_have_begun=check is not None)
     self._dropped = self._warned = 0
     self._last_dropped = 0  # Id of the actor whose unroll was dropped last.
 

@@ -56,7 +56,7 @@ class MixedExperience(experience.ReplayingExperience):
   def take_batch(self) -> tuple[learner_step.Batch, intake_lib.Arrived]:
     """See Experience."""
     with tf.device('/CPU:0'):
-      # Before the new unrolls are inserted, so that no unroll is in a batch twice.
+      # Before the new unrolls are inserted, so that none of them is also replayed.
       drawn = self._replay.draw(self._settings.num_replayed, self._next_seed())
       new, arrived = self._take_in()
       unroll = drawn.unroll

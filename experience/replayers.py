@@ -71,14 +71,13 @@ class Replayers(unroll_replay.Replay):
 
   def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Drawn:
     """Returns the next unroll of each replayer, in a graph. `number` is the number of replayers; `seed` is [] int64."""
-    key = self._key.read_value()
-    replayed = self._replay.next(key, self._step.read_value(), seed, self._minimum_size)
+    replayed = self._replay.next(self._key.read_value(), self._step.read_value(), seed, self._minimum_size)
     self._key.assign(replayed.key)
     self._step.assign(replayed.next_step)
     unroll = replayed.rows._replace(
         stream_id=replayed.stream_id, index=replayed.stream_row,
         earlier_frames=stored_unrolls.earlier_frames(self._frame_stacks, replayed.earlier))
-    unroll = unroll._replace(agent_state=self._states(unroll, is_new=key < 0))
+    unroll = unroll._replace(agent_state=self._states(unroll, replayed.is_new))
     return unroll_replay.Drawn(unroll, tf.ones([number]), replayed.key)
 
   def _states(self, unroll, is_new):

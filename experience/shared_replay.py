@@ -35,7 +35,6 @@ _TICK_SECONDS = 0.02           # The time between two checks whether the slower 
 _FAREWELL_SECONDS = 1.         # Time to tell the replay job that this agent leaves.
 _FIRST_MESSAGE_SECONDS = 5.    # After this long without a replay, the user gets a message.
 _LATER_MESSAGES_SECONDS = 30.  # The time between further messages.
-_GONE = np.iinfo(np.int64).max  # The key of no episode, so that a replayer draws one.
 # What a call raises if there is no replay job. A session that another thread has closed raises RuntimeError.
 _LOST = (tf.errors.OpError, OSError, RuntimeError, sessions.NotReadyError)
 # Those that the ops of the replay raise: the job is there, but it has no memory, for example.
@@ -159,8 +158,8 @@ class SharedReplay:
     return tf.numpy_function(self._insert, [stream_id, index, *tf.nest.flatten(rows)], [])
 
   def next(self, key: tf.Tensor, step: tf.Tensor, seed: tf.Tensor, minimum_size: int = 1) -> episode_replay.Replayed:
-    """See EpisodeReplay.next. If the replay job was started again since the last call, all replayers draw episodes."""
-    types = episode_replay.Replayed(self._rows.types, self._rows.earlier_types, *[tf.int64] * 4)
+    """See EpisodeReplay.next. If the replay job was started again since the last call, all replayers are new."""
+    types = episode_replay.Replayed(self._rows.types, self._rows.earlier_types, *[tf.int64] * 4, is_new=tf.bool)
     flat = tf.numpy_function(self._next, [key, step, seed, np.int64(minimum_size)], tf.nest.flatten(types))
     rows, earlier, *vectors = tf.nest.pack_sequence_as(types, flat)
     number = key.shape[0]
@@ -222,8 +221,8 @@ class SharedReplay:
 
   def _next(self, key, step, *seed_and_size):
     def run(connection):
-      # If the replay job was started again, it may have other episodes with the same keys.
-      known = np.where((self._position_incarnation == connection.incarnation) | (key < 0), key, _GONE)
+      # If the replay job was started again, it may have other episodes with the same keys. All replayers are new then.
+      known = np.where(self._position_incarnation == connection.incarnation, key, -1)
       feed = dict(zip(self._nodes.position, [known, step, *seed_and_size], strict=True))
       *replayed, counts = connection.session.run(
           [*self._nodes.replayed, self._nodes.statistics], feed, _options(len(key) * self._unroll_bytes))

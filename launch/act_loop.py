@@ -47,7 +47,7 @@ class ActLoop:
     self._host = host
     self._run = job.run
     self._number = number
-    self._name = cluster_config.host_name(membership.task)
+    self._name = cluster_config.host_name(membership.task, number)
     self._line = progress_lib.Line(0, 0, '{desc}', stream)
     self._line.message(devices.describe(acts=host.device))
     with errors.of_user(ValueError, prefix='--level_name: '):

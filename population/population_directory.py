@@ -47,8 +47,9 @@ def member_name(index: int) -> str:
 
 def member_index(logdir: str) -> int | None:
   """Returns the index of the member whose run directory has this name. None if it is not a member's name."""
-  match = re.fullmatch(r'member_(\d\d+)', os.path.basename(os.path.normpath(logdir)))
-  return int(match[1]) if match else None
+  name = os.path.basename(os.path.normpath(logdir))
+  match = re.fullmatch(r'member_(\d+)', name)
+  return int(match[1]) if match and name == member_name(int(match[1])) else None
 
 
 def members(population: str) -> dict[int, str]:

@@ -1,12 +1,14 @@
 """Addresses of processes, HOST:PORT, and the ports there. Nothing here imports TensorFlow."""
 
 import errno
+import resource
 import socket
 
 from scalable_agents.records import errors
 
 BEAT_SECONDS = 5.    # The time between two reports of a client.
 ANSWER_SECONDS = 5.  # A healthy process answers within this time.
+_OPEN_FILES = 65_536  # Each connection is an open file. Some programs close as many files as are allowed, one by one.
 
 
 class PortError(errors.UserError):
@@ -44,6 +46,7 @@ def take_port(address: str, owner: str, flag: str = '') -> socket.socket:
   """
   _, port = split_address(address)
   where = f' in --{flag}' if flag else ''
+  _allow_connections()
   lock = socket.socket(socket.AF_UNIX)
   try:
     lock.bind(f'\0scalable_agents at port {port}')  # This name is no file, and ends with the process.
@@ -58,3 +61,11 @@ def take_port(address: str, owner: str, flag: str = '') -> socket.socket:
     raise PortError(f'{address}: port {port} is in use on this machine ({error.strerror}): another {owner}? Stop '
                     f'it, or choose another port{where}') from error
   return lock
+
+
+def _allow_connections():
+  """Raises this process's limit of open files, as far as it may, to what many connections need."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+  if soft != resource.RLIM_INFINITY and soft < wanted:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -37,6 +37,7 @@ class Replayed(NamedTuple):
   next_step: tf.Tensor   # [N] int64, the step of that episode after row T, for the next call.
   stream_id: tf.Tensor   # [N] int64, the stream that row 0 is from; see actor/unroll.py.
   stream_row: tf.Tensor  # [N] int64, the number of row 0 in that stream, if all its unrolls have the same length.
+  is_new: tf.Tensor      # [N] bool, whether the replayer was new, so that row 0 may be any step of an episode.
 
 
 class Statistics(NamedTuple):
@@ -76,7 +77,8 @@ class EpisodeReplay(replay_rows.Replay):
         unroll, they are those of the next episode's first row; all others are those of the ended episode's last row.
       frame_stacks: nest of int with the structure of row_spec: k > 1 if the newest k frames are to be stacked along the
         last axis. Frames before an episode's start are zeros. None: there are no stacks.
-      longest_episode: agent steps. An episode that turns out to be longer is dropped, and is not replayed.
+      longest_episode: agent steps. An episode that turns out to be longer is dropped, and is not replayed. The reset
+        after a truncation, which is stored like a step, does not count.
       shared_name: the name under which other processes find the replay, if this process has opened a port. '': the
         replay is not shared.
     Raises:
@@ -143,7 +145,7 @@ class EpisodeReplay(replay_rows.Replay):
     for vector in vectors:
       vector.set_shape([num_replayers])
     return Replayed(self._rows.pack(rows, self.unroll_length + 1, num_replayers),
-                    self._rows.with_earlier_shapes(earlier, num_replayers), *vectors)
+                    self._rows.with_earlier_shapes(earlier, num_replayers), *vectors, is_new=key < 0)
 
 
 def memory_bytes(row_spec, capacity: int) -> int:

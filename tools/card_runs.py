@@ -15,7 +15,7 @@ import numpy as np
 from scalable_agents.benchmark import measuring_process
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
-from scalable_agents.records import checkpoint
+from scalable_agents.records import checkpoint_files
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 
@@ -106,8 +106,7 @@ class Run:
 
   def has_saved(self):
     """Whether there is a checkpoint after the first one, which is saved before the first update."""
-    latest = checkpoint.latest(run_directory.path(self._logdir, run_directory.CHECKPOINTS))
-    return latest is not None and os.path.basename(latest) != 'ckpt-1'
+    return checkpoint_files.complete(run_directory.path(self._logdir, run_directory.CHECKPOINTS))[-1:] > [1]
 
   def screen(self):
     """Returns the lines that the program has printed since its last start."""

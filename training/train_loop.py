@@ -140,6 +140,7 @@ class Trainer:
     self._stop = self._end.reached
     self._unread: _Unread | None = None  # The last update, unless its results have been read.
     self._all_leave = False
+    self._not_finite: set[int] = set()  # Levels whose episodes had returns that are not finite.
     self._error = None
 
   def _make_learner(self, make_agent, device):
@@ -156,8 +157,7 @@ class Trainer:
     # Unrolls of this process's own environments need no check.
     of_cluster: dict[str, Any] = {} if not self._port else dict(
         check=lambda batch: unroll_check.is_valid(batch, len(levels), spec.num_actions),
-        streams_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=self._port.unrolls_name,
-        actor_name=self._port.actor_name)
+        shared_name=self._port.unrolls_name, actor_name=self._port.actor_name)
     intake = intake_lib.Intake(self._host.unroll_spec, self._config.queue_size,
                                self._host.specification.frames_per_step, **of_cluster)
     return intake, self._job.agent.make_experience(
@@ -218,8 +218,8 @@ class Trainer:
     # it.
     port = self._port if self._port and self._is_well() else None
     self._host.pool.close()
-    if port:
-      port.announce_save()
+    if self._port:
+      self._port.announce_save()
     self._experience.close()
     self._end.await_update(learner)
     self._host.close()
@@ -346,7 +346,11 @@ class Trainer:
       update = self._together.step(self.learner, batches, arrived, self._end.signals.count > 0)
     self._all_leave = update.leaving
     self._frames += update.environment_frames
-    episodes = intake_lib.finite(update.episodes)
+    episodes, others = intake_lib.finite(update.episodes)
+    for level in sorted(others - self._not_finite):
+      self._not_finite.add(level)
+      self._log.say(f'{self._job.levels[level]}: returns that are not finite do not count; an agent that learns from a '
+                    'replay may learn from such rewards as from 0. Correct the environment')
     if self._member:
       self._member.learned(self._frames, episodes.level_ids, episodes.returns)  # This may replace the parameters.
     self._publisher.publish()

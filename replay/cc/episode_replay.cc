@@ -51,7 +51,7 @@ void EpisodeReplay::Append(int64_t index, int num_rows, const std::vector<Stride
       if (!starts_episode) continue;
       segment->stream_row = index * (num_rows - 1) + i;
     }
-    if (!starts_episode && row - segment->episode_begin >= options_.longest_episode) {
+    if (!starts_episode && row - segment->episode_begin > options_.longest_episode) {
       ++long_episodes_;
       stream->segment = std::make_unique<Segment>(&layout_, counters_);  // It begins with the next episode.
       segment = stream->segment.get();

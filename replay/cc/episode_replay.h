@@ -70,9 +70,9 @@ class EpisodeReplay {
   // Appends the rows of an unroll to its stream. Row 0 repeats the last row of the unroll before, so it is only
   // appended with a segment's first unroll. If the index is not the next one, unrolls were lost, and a new segment
   // begins. Rows before a segment's first start of an episode are skipped. An episode that turns out to be longer than
-  // longest_episode is dropped, and its further rows are skipped. Episodes get the keys 0, 1, 2, ... in the order in
-  // which they become complete. While all episodes together have more steps than the capacity, the oldest one is
-  // dropped, but never the newest one.
+  // longest_episode is dropped, and its further rows are skipped. The reset after a truncation, which is stored like a
+  // step, does not count. Episodes get the keys 0, 1, 2, ... in the order in which they become complete. While all
+  // episodes together have more steps than the capacity, the oldest one is dropped, but never the newest one.
   // `rows` are by component; of a stack, the newest frame.
   // kResourceExhausted: there is not enough memory; the segment is dropped.
   Status Insert(int64_t stream_id, int64_t index, int num_rows, const std::vector<StridedRows>& rows);

@@ -103,8 +103,8 @@ class NumbersTest(parameterized.TestCase):
     self.assertIsNone(cluster_config.place_offset(1, num_environments, num_actors))
 
   def test_names(self):
-    self.assertEqual(cluster_config.host_name(3), 'task_3')
-    self.assertRegex(cluster_config.host_name(-1), r'^.+-\d+$')
+    self.assertEqual(cluster_config.host_name(3, 7), 'task_3')
+    self.assertRegex(cluster_config.host_name(-1, 40_000), '^.+-40000$')
 
 
 if __name__ == '__main__':

@@ -1,11 +1,14 @@
 """A connection to a real learner's port. The remote_learner tests cover the handling of its failures."""
 
+import resource
+
 from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
 
 from scalable_agents.cluster import learner_connection
 from scalable_agents.cluster import learner_port
+from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
 from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.suites import ending
@@ -49,6 +52,13 @@ class ConnectionTest(absltest.TestCase):
     self.assertEqual(self.learner.metrics()['actor/task_7/lost_unrolls'], 4)
     self.learner.announce_end()
     self.assertTrue(connection.beat(report)['ended'])
+
+  def test_a_port_allows_many_connections(self):
+    limits = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 300), hard))
+    with cluster_testing.free_port() as port, ports.take_port(f'localhost:{port}', 'learner'):
+      self.assertEqual(resource.getrlimit(resource.RLIMIT_NOFILE), (min(hard, 65_536), hard))
 
   def test_unrolls_of_a_push_arrive_in_their_order(self):
     connection = self._connect()

@@ -85,14 +85,14 @@ class OutboxTest(absltest.TestCase):
       put()
 
   def test_arrays_are_as_they_were_put(self):
-    spec = _Unroll(tf.TensorSpec([], tf.int32), tf.TensorSpec([2, 3], tf.uint8))
-    lane = outbox.Lane(spec, 1)
-    pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    lane.put(_Unroll(tf.constant(5), tf.constant(pixels)))
-    (actor_id, content), = lane.take()
-    self.assertEqual(actor_id, 5)
-    np.testing.assert_array_equal(content, pixels)
-    self.assertEqual(content.dtype, np.uint8)
+    for dtype in (tf.uint8, tf.bfloat16):
+      lane = outbox.Lane(_Unroll(tf.TensorSpec([], tf.int32), tf.TensorSpec([2, 3], dtype)), 1)
+      content = np.arange(6).reshape(2, 3).astype(dtype.as_numpy_dtype)
+      lane.put(_Unroll(tf.constant(5), tf.constant(content)))
+      (actor_id, taken), = lane.take()
+      self.assertEqual(actor_id, 5)
+      np.testing.assert_array_equal(taken, content)
+      self.assertEqual(taken.dtype, content.dtype)
 
 
 if __name__ == '__main__':

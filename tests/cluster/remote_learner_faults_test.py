@@ -10,10 +10,12 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow as tf
 
+from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.cluster import learner_connection
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import remote_learner
 from scalable_agents.processes import ports
+from scalable_agents.records import errors
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.cluster import remote_learner_testing
@@ -141,6 +143,15 @@ class EndTest(remote_learner_testing.TestCase):
     self.assertGreaterEqual(len(received), 40 - remote.totals().lost_unrolls)
     self.assertLessEqual(remote.totals().lost_unrolls, remote_learner_testing.IN_HAND)
 
+  def test_parameters_that_cannot_be_kept_end_the_contact(self):
+    self._start_learner()
+    full = tf.errors.ResourceExhaustedError(None, None, 'no memory on the card')
+    with mock.patch.object(parameters_lib.ParameterSnapshot, 'publish', side_effect=full):
+      remote = self.remote(self.port)
+      self.assertTrue(self.ended.wait(waiting.PATIENCE_SECONDS))
+    with self.assertRaisesRegex(errors.UserError, '^parameters that have arrived cannot be kept: .*no memory on the'):
+      remote.check()
+
   def test_another_learner_at_the_port_may_refuse(self):
     first = self._start_learner()
     remote = self.connected(self.port)
@@ -188,6 +199,8 @@ class EndTest(remote_learner_testing.TestCase):
     waiting.wait_until(lambda: remote.totals().reconnects >= 3)
     self.assertGreater(time.monotonic() - began, 2 * remote_learner._RETRY_SECONDS)
     self.assertGreater(remote.totals().lost_unrolls, 0)
+    self.wait_until_said(r'connected to the learner .* again \(.*\)')
+    self.assertNotIn('Session', ' '.join(self.said))  # The reason is not that the old connection was closed.
     self.assertGreater(learner.metrics()['actor_hosts'], 0)
     learner.announce_end()
     self.assertTrue(self.ended.wait(waiting.PATIENCE_SECONDS))

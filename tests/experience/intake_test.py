@@ -65,7 +65,7 @@ class IntakeTest(parameterized.TestCase):
       self.intake.put(self._one(0, stream_id=7, index=index))
     self.take(3)
     self.intake.save(folder)
-    restarted = self._make_intake(streams_may_have_begun=True)
+    restarted = self._make_intake()
     restarted.restore(folder)
     for index in range(2, 6):  # Unroll 2 is sent again.
       restarted.put(self._one(0, stream_id=7, index=index))

@@ -80,7 +80,7 @@ class ContentsTest(JobTest):
       replayed = agent.replay.next(key, step, seed)
       agent.replay.insert([stream.id], [index], rows)  # Nothing uses its result, and it runs all the same.
       self.assertEqual([values.shape.as_list() for values in tf.nest.flatten(replayed)],
-                       [[5, 3, 2, 1], [5, 3], [5, 3, 2], [3, 3, 2, 1], *[[3]] * 4])
+                       [[5, 3, 2, 1], [5, 3], [5, 3, 2], [3, 3, 2, 1], *[[3]] * 5])
       return replayed
 
     size = agent.replay.size()

@@ -30,7 +30,8 @@ class PopulationDirectoryTest(parameterized.TestCase):
     self.assertEqual(population_directory.member_index(f'/runs/population/{name}'), index)
     self.assertEqual(population_directory.member_index(f'runs/{name}/'), index)
 
-  @parameterized.parameters('member_1', 'member_', 'member_01x', 'my_member_01', 'member_01/run')
+  @parameterized.parameters('member_1', 'member_007', 'member_\u0660\u0667', 'member_', 'member_01x', 'my_member_01',
+                            'member_01/run')
   def test_other_names(self, name):
     self.assertIsNone(population_directory.member_index(name))
 

@@ -18,7 +18,7 @@ from scalable_agents.records.settings import setting
 from scalable_agents.training import run_config
 
 _PROGRAM = '''
-import atexit, dataclasses, os, signal, sys, threading
+import atexit, dataclasses, os, signal, subprocess, sys, threading
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records.settings import setting
@@ -51,6 +51,8 @@ def main():
       atexit.register(os.kill, os.getpid(), number)
   if run.logdir.endswith('broken'):
     raise ValueError('a mistake in the program')
+  if run.logdir.endswith('parent'):
+    return subprocess.run('exit 7', shell=True).returncode
   print(config, run.num_environments)
 
 assert 'tensorflow' not in sys.modules
@@ -294,6 +296,11 @@ class RunMainTest(parameterized.TestCase):
   def test_an_interrupt_on_the_way_out_comes_too_late(self):
     done = _run('--logdir=impatient')
     self.assertEqual((done.returncode, done.stderr), (0, ''))
+
+  def test_regression_the_ends_of_child_processes_are_known_though_the_parent_ignores_its_own(self):
+    done = subprocess.run(['sh', '-c', 'trap "" CHLD; exec "$@"', 'sh', sys.executable, '-c', _PROGRAM,
+                           '--logdir=parent'], env=python_path.environment(), check=False)
+    self.assertEqual(done.returncode, 7)
 
   def test_help_shows_the_flags(self):
     done = _run('--help')

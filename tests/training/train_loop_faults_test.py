@@ -36,12 +36,16 @@ def setUpModule():
 
 class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
 
-  @parameterized.parameters('', 'this learner', 'another learner')
+  @parameterized.parameters('', 'an update', 'this learner', 'another learner')
   def test_regression_actor_hosts_are_told_of_the_end_after_the_last_save(self, failing):
     """They left before it. If it failed, the learner was started again, and waited for them for ever."""
     port = mock.Mock(unrolls_name=ops.unique_name('unrolls'), parameters_name=ops.unique_name('parameters'),
                      strategy=None, environment_restarts=0, **{'metrics.return_value': {}, 'warning.return_value': ''})
-    trainer = self.trainer(updates=2, port=port)
+    def before(learner, unused_unroll):
+      if failing == 'an update' and int(learner.update_steps) == 1:
+        raise errors.UserError(failing)
+
+    trainer = self.trainer(_learner(before), updates=2, port=port)
 
     def save(*unused_arguments):
       port.save()
@@ -56,9 +60,10 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
          mock.patch.object(trainer._together, 'wait_for_all', wait_for_all), \
          self.assertRaisesRegex(errors.UserError, failing) if failing else contextlib.nullcontext():
       trainer.train()
-    self.assertEqual(int(trainer.learner.update_steps), 2)
+    self.assertEqual(int(trainer.learner.update_steps), 1 if failing == 'an update' else 2)
     calls = [name for name, *_ in port.method_calls if name.startswith(('announce', 'save', 'wait'))]
-    self.assertEqual(calls, ['announce_save', 'save'] + ['announce_end'] * (not failing) + ['wait_for_farewells'])
+    self.assertEqual(calls, ['announce_save', 'save'] + ['announce_end'] * (not failing) +
+                     ['wait_for_farewells'] * (failing != 'an update'))
 
   def test_a_row_that_could_not_be_written_is_written_before_the_checkpoint(self):
     trainer = self.trainer(updates=4)
@@ -175,6 +180,9 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
     self.assertRegex(words[0], rf'^an update was skipped: loss/\w+ was not finite\. .*: {level} \(actor 1\)$')
     self.assertRegex(self.screen.getvalue(), r'(?m), slowest: [\w ]+, skipped updates: 10$')
     self.assertNotIn('is replaced', self.screen.getvalue())
+    words = [line for line in self.screen.getvalue().splitlines() if 'do not count' in line]
+    self.assertLen(words, 1)
+    self.assertStartsWith(words[0], f'{level}: returns that are not finite do not count; ')
 
   def test_an_environment_whose_observations_are_not_numbers_is_at_fault(self):
     trainer = self.trainer(level_name=faulty_environments.level(faulty_environments.ObservationNotNumbers), updates=99)

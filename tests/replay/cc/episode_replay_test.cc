@@ -172,17 +172,17 @@ TEST(EpisodeReplayTest, AnEpisodeThatIsTooLongIsDropped) {
   EpisodeReplayOptions options = TestEpisodeOptions(1000);
   options.longest_episode = 20;
   EpisodeReplay replay(options);
-  const TestStream stream(0, {20, 21, 1000, 7});
+  const TestStream stream(0, {21, 22, 1000, 7});  // The first one may be one of 20 steps and a reset.
   for (int index = 0; index < 400; ++index) {
     ASSERT_TRUE(Insert(stream, &replay, index, kUnrollLength).ok());
     EXPECT_LE(replay.GetStatistics().rows - replay.GetStatistics().steps, 20 + 2 * RowLayout::kRowsPerSlab);
   }
-  // Rows 0 to 2,000: the first episode, the fourth one and the fifth one are kept. The third one had begun with row 41.
+  // Rows 0 to 2,000: the first episode, the fourth one and the fifth one are kept. The third one had begun with row 43.
   EXPECT_EQ(replay.GetStatistics().long_episodes, 4);
   EXPECT_EQ(replay.GetStatistics().episodes, 3);
-  EXPECT_EQ(replay.GetStatistics().steps, 20 + 7 + 20);
+  EXPECT_EQ(replay.GetStatistics().steps, 21 + 7 + 21);
   EXPECT_EQ(replay.GetStatistics().gaps, 0);
-  const std::vector<int64_t> begins = {0, 1041, 1048};
+  const std::vector<int64_t> begins = {0, 1043, 1050};
   for (int64_t key = 0; key < 3; ++key) {
     const ReplayedUnroll unroll = Next(&replay, key, 0);
     EXPECT_EQ(unroll.parts[0].episode->stream_row, begins[key]);
@@ -192,7 +192,7 @@ TEST(EpisodeReplayTest, AnEpisodeThatIsTooLongIsDropped) {
   EpisodeReplay other(options);
   Insert(stream, &other, 0, 1100);
   EXPECT_EQ(other.GetStatistics().episodes, 3);
-  EXPECT_EQ(other.GetStatistics().steps, 20 + 7 + 20);
+  EXPECT_EQ(other.GetStatistics().steps, 21 + 7 + 21);
 }
 
 TEST(EpisodeReplayTest, AnEpisodeOutlivesItsPlaceInTheReplayWhileItIsRead) {
