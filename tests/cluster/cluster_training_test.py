@@ -96,9 +96,12 @@ class LifeOfAClusterTest(_TestCase):
     self.assertEmpty(first.kill())
     # It has no --task: its number is random.
     third = self._start('actor', _ENVIRONMENTS, *_SLOW, '--parameter_refresh=5', f'--parameters_from=localhost:{relay}')
-    name = f'{socket.gethostname()}-{third.process.pid}'
+    lag = re.compile(rf'actor/({re.escape(socket.gethostname())}-\d+)/policy_lag')
     third.wait_until(lambda: f'parameters come from the relay at localhost:{relay}' in third.screen(), 'the relay')
-    self._wait_for_row(learner, lambda row: row.get(f'actor/{name}/policy_lag') is not None, 'the third actor host')
+    row = self._wait_for_row(
+        learner, lambda row: any(lag.fullmatch(column) and row[column] is not None for column in row),
+        'the third actor host')
+    name, = (match[1] for match in map(lag.fullmatch, row) if match)
     learner = self._check_a_killed_learner_comes_back(learner, second, third, name)
     # An actor host leaves.
     workers = [worker for actor in (second, third) for worker in actor.workers()]
