@@ -10,7 +10,6 @@ import fcntl
 import itertools
 import json
 import os
-import resource
 import secrets
 import select
 import signal
@@ -356,13 +355,9 @@ def _allow_open_files(num_workers):
   """Raises this process's limit of open files to what the workers need, as far as it may."""
   used = len(os.listdir('/proc/self/fd'))
   needed = used + _FILES_PER_WORKER * num_workers
-  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  if soft != resource.RLIM_INFINITY and soft < needed + _SPARE_FILES:
-    wanted = needed + _SPARE_FILES if hard == resource.RLIM_INFINITY else min(needed + _SPARE_FILES, hard)
-    if wanted < needed:
-      raise WorkerError(f'{num_workers} environment workers need {needed} open files, and this process may have {hard} '
-                        '(ulimit -Hn): raise this limit, or choose a smaller --num_environment_workers')
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+  if (allowed := machine.allow_open_files(needed + _SPARE_FILES)) < needed:
+    raise WorkerError(f'{num_workers} environment workers need {needed} open files, and this process may have '
+                      f'{allowed} (ulimit -Hn): raise this limit, or choose a smaller --num_environment_workers')
 
 
 def _start_watchdog(mark):

@@ -28,9 +28,9 @@ class UnrollOrder:
 
     Args:
       streams_may_have_begun: says what it means if the first unroll of a stream has an index i > 0.
-        False: unrolls 0 to i - 1 of the stream are missing. This is right at the start of a run.
-        True: the stream began before this object was made, and nothing is missing. This is right in a learner that was
-        restarted while its actor hosts kept running. Losses before the first unroll of a stream are then not counted.
+        False: unrolls 0 to i - 1 of the stream are missing. This is right where all actors are in this process.
+        True: the stream began before this object was made, and nothing is missing. This is right for actor hosts, which
+        may have played for an earlier learner. Losses before the first unroll of a stream are then not counted.
         An unroll that was admitted before `state` was taken still counts as late.
       max_streams: number of streams to remember, >= 1, so that memory stays bounded whatever is sent. If there are
         more, the one with the least recent admission is forgotten. If it comes again, it counts as a new stream.

@@ -9,8 +9,10 @@ used, all, and those that are free. It needs no other file of this project.
 
 from collections.abc import Iterator
 import contextlib
+import math
 import os
 import re
+import resource
 
 import psutil
 
@@ -19,6 +21,17 @@ _CGROUP = re.compile(r'(\d+):([^:]*):(/.*)')  # Hierarchy, controllers, path.
 _MOUNT = re.compile(r'\S+ \S+ \S+ (/\S*) (/\S*) .*- cgroup(2?) \S+ (\S+)')  # Mounted part, folder, version, options.
 _VERSION_2 = 'version 2'
 _CORE = re.compile(r'cpu(\d+) (\d+) (\d+) (\d+) .*')  # Ticks in user mode, with niceness, and in the kernel.
+
+
+def allow_open_files(number: int) -> float:
+  """Raises this process's limit of open files to this number, as far as it may. Returns the limit, perhaps infinite."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  if soft == resource.RLIM_INFINITY:
+    return math.inf
+  wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+  if soft < wanted:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+  return max(soft, wanted)
 
 
 def num_cores() -> int:

@@ -1,9 +1,9 @@
 """Addresses of processes, HOST:PORT, and the ports there. Nothing here imports TensorFlow."""
 
 import errno
-import resource
 import socket
 
+from scalable_agents.processes import machine
 from scalable_agents.records import errors
 
 BEAT_SECONDS = 5.    # The time between two reports of a client.
@@ -46,7 +46,7 @@ def take_port(address: str, owner: str, flag: str = '') -> socket.socket:
   """
   _, port = split_address(address)
   where = f' in --{flag}' if flag else ''
-  _allow_connections()
+  machine.allow_open_files(_OPEN_FILES)
   lock = socket.socket(socket.AF_UNIX)
   try:
     lock.bind(f'\0scalable_agents at port {port}')  # This name is no file, and ends with the process.
@@ -61,11 +61,3 @@ def take_port(address: str, owner: str, flag: str = '') -> socket.socket:
     raise PortError(f'{address}: port {port} is in use on this machine ({error.strerror}): another {owner}? Stop '
                     f'it, or choose another port{where}') from error
   return lock
-
-
-def _allow_connections():
-  """Raises this process's limit of open files, as far as it may, to what many connections need."""
-  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-  if soft != resource.RLIM_INFINITY and soft < wanted:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -192,7 +192,8 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     self.assertGreaterEqual(resource.getrlimit(resource.RLIMIT_NOFILE)[0], used + 8 * 5)
 
   def test_more_workers_than_open_files(self):
-    self.enter_context(absltest.mock.patch.object(resource, 'getrlimit', lambda _: (64, 128)))
+    self.enter_context(absltest.mock.patch.multiple(
+        resource, getrlimit=lambda _: (64, 128), setrlimit=absltest.mock.DEFAULT))
     with self.assertRaisesRegex(environment_workers.WorkerError, r'^1000 environment workers need \d+ open files, and '
                                 r'this process may have 128 \(ulimit -Hn\): raise this limit, or choose a smaller --'):
       _workers([{}] * 1000, num_workers=1000)

@@ -41,6 +41,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
     """They left before it. If it failed, the learner was started again, and waited for them for ever."""
     port = mock.Mock(unrolls_name=ops.unique_name('unrolls'), parameters_name=ops.unique_name('parameters'),
                      strategy=None, environment_restarts=0, **{'metrics.return_value': {}, 'warning.return_value': ''})
+
     def before(learner, unused_unroll):
       if failing == 'an update' and int(learner.update_steps) == 1:
         raise errors.UserError(failing)
