@@ -43,7 +43,6 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training import run_config
 
-RESULTS = 'restricted_history.json'
 _MAX_HISTORY = 10_000
 
 
@@ -175,7 +174,7 @@ def main():
                         for history in histories_of(config)}
       print(report(level, results[level]), flush=True)
     directory.check_in_place()
-    run_directory.write_json(run_directory.path(directory.path, RESULTS), results)
+    run_directory.write_json(run_directory.path(directory.path, run_directory.RESTRICTED_HISTORY), results)
 
 
 def evaluate(config: HistoryConfig, trained: python_api.StoredRun, level_id: int, history: float,

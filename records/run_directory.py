@@ -10,6 +10,7 @@
   tensorflow.log       the messages of TensorFlow and other libraries
   .lock                held by the process that trains here; .evaluation_lock by the one that evaluates
   fitness.json, evolution.jsonl, population/   of a member of a population; see population_directory.py
+  restricted_history.json   the results of `scalable-agents r2d2_history`; see r2d2_history.py
 
 A directory is bound to the settings that the run was started with. At any time, one process may train in it, one may
 evaluate it, and any number may read it. A process that trains or evaluates uses the directory that it has opened. If
@@ -46,6 +47,7 @@ CHECKPOINTS = 'checkpoints'
 LEARNING_CURVE = 'learning_curve.png'
 EVENTS = 'events.out.tfevents.'  # How the names of TensorBoard's files begin.
 LIBRARY_LOG = 'tensorflow.log'
+RESTRICTED_HISTORY = 'restricted_history.json'
 LOCK = '.lock'
 EVALUATION_LOCK = '.evaluation_lock'
 

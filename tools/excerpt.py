@@ -38,7 +38,7 @@ from scalable_agents.tables import files
 from scalable_agents.tables.results import training_returns
 
 _WHOLE = (run_directory.EVALUATION, run_directory.EVALUATIONS, population_directory.FITNESS,
-          population_directory.EVOLUTION, 'restricted_history.json')  # Copied as they are. The last: r2d2_history.py.
+          population_directory.EVOLUTION, run_directory.RESTRICTED_HISTORY)  # Copied as they are.
 _FILES = {run_directory.CONFIG, run_directory.METRICS, run_directory.EPISODES, run_directory.LEARNING_CURVE, *_WHOLE}
 # What a command that trains or evaluates leaves in an excerpt, where it is refused.
 _LEFT_BEHIND = {run_directory.LOCK, run_directory.EVALUATION_LOCK, run_directory.LIBRARY_LOG}

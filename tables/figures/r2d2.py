@@ -28,7 +28,6 @@ _DELTA_Q = {'delta_q/first': 'first', 'delta_q/last': 'last'}  # Metric -> the t
 _ACTORS_AXES = {'policy_lag': 'parameter lag (updates)',
                 **{metric: f'ΔQ, {step} trained step' for metric, step in _DELTA_Q.items()}}
 _RETURN = 'episode_return'
-HISTORIES = 'restricted_history.json'  # From r2d2_history.py.
 
 
 class Memory(NamedTuple):
@@ -204,7 +203,7 @@ def read_memory(run: runs_lib.Run) -> dict[str, dict[float, Memory]]:
         found.setdefault(level, {})[float(history)] = Memory(mean_return, 100 * match, difference)
     return found
 
-  path = os.path.join(run.logdir, HISTORIES)
+  path = os.path.join(run.logdir, run_directory.RESTRICTED_HISTORY)
   return run_directory.read_json(path, parse, 'run `scalable-agents r2d2_history` again') or {}
 
 

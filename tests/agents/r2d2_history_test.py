@@ -125,7 +125,7 @@ class ProgramTest(parameterized.TestCase):
     load.assert_called_once()  # All histories have the same checkpoint, even if the run goes on.
     self.assertFalse(tf.config.experimental.tensor_float_32_execution_enabled())  # As in the run.
     plain = json.loads((logdir / 'evaluation.json').read_text())['levels']['recall_late']['episode_returns']
-    results = json.loads((logdir / r2d2_history.RESULTS).read_text())['recall_late']
+    results = json.loads((logdir / run_directory.RESTRICTED_HISTORY).read_text())['recall_late']
     self.assertEqual(list(results), ['inf', '20', '1'])
     for history in ('inf', '20'):  # No episode is longer than 20 steps.
       self.assertEqual(results[history]['episode_returns'], plain)

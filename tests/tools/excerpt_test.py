@@ -13,7 +13,6 @@ from scalable_agents.population import population_directory
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
-from scalable_agents.tables.figures import r2d2
 from scalable_agents.tables.results import runs
 from scalable_agents.tables.results import training_returns
 from scalable_agents.tools import excerpt
@@ -91,7 +90,7 @@ class ExcerptTest(absltest.TestCase):
     self.assertEqual(population_directory.read_fitness(output), fitness)
 
   def test_regression_files_of_the_figures_of_populations_and_r2d2_are_copied(self):
-    names = ('evolution.jsonl', r2d2.HISTORIES)
+    names = ('evolution.jsonl', 'restricted_history.json')
     for name in names:
       self._write(name, f'{name}\n')
     output = self.create_tempdir('copies').full_path

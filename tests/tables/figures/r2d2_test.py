@@ -6,7 +6,6 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from scalable_agents.agents import r2d2_history
 from scalable_agents.records import run_directory
 from scalable_agents.tables.figures import r2d2 as r2d2_figures
 from scalable_agents.tests.tables import pictures
@@ -108,14 +107,11 @@ class R2d2FiguresTest(run_directories.TestCase):
       ('[]',), ('{"pong": {"inf": {}}}',), ('{"pong": {"long": {"mean_return": 1}}}',), ('{"pong": ',),
       ('{"pong": {"inf": {"mean_return": NaN, "greedy_match": 1, "value_difference": 0}}}',))
   def test_damaged_results_are_one_line(self, text):
-    file = pathlib.Path(self._make('run'), 'restricted_history.json')
+    file = pathlib.Path(self._make('run'), run_directory.RESTRICTED_HISTORY)
     file.write_text(text, encoding='utf-8')
     with self.assertRaisesRegex(run_directory.RunDirectoryError,
                                 f'^{file}(, line 1)? is damaged .*: run `scalable-agents r2d2_history` again$'):
       r2d2_figures.draw_memory(self.read())
-
-  def test_the_results_have_the_name_that_the_evaluation_gives_them(self):
-    self.assertEqual(r2d2_figures.HISTORIES, r2d2_history.RESULTS)
 
   def test_lag_and_delta_q_have_a_row_per_number_of_actors(self):
     for number, lags in ((256, (1400., 1600.)), (64, (5000., 6000.))):
