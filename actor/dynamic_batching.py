@@ -1,6 +1,6 @@
 """Dynamic batching of any function of tensors: concurrent calls are merged into one call.
 
-Espeholt et al. 2018 (IMPALA), section 3.1. The options and error messages are those of the released code.
+Espeholt et al. 2018 (IMPALA), section 5.1. The options and error messages are those of the released code.
 
   @dynamic_batching.batch_fn
   def double(x):     # Called with x of shape [n, ...] for n concurrent callers.

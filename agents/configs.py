@@ -30,14 +30,14 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
   # The task.
   total_environment_frames: int = setting(
       200_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
-      'levels. Section 5.3.2 uses 200 million per Atari game, which is 11_400_000_000 for atari57.', at_least=1,
+      'levels. IMPALA: 200 million per Atari game (section 5.3.2), which is 11_400_000_000 for atari57.', at_least=1,
       at_most=settings.MAX_FRAMES)
 
   # The network.
   torso: str = setting(
-      'deep', 'Convolutional network for pixels: shallow or deep (figure 3); dqn, with three convolutions (Mnih et al. '
-      "2015), which is the other reading of section 5.3.2's shallow network; or deep_4x, deep with four times the "
-      'channels (Schmitt et al. 2020, section 5.1).', choices=('shallow', 'dqn', 'deep', 'deep_4x'))
+      'deep', 'Convolutional network for pixels: shallow or deep (IMPALA, figure 3); dqn, with three convolutions '
+      "(Mnih et al. 2015), which is the other reading of IMPALA's shallow network (section 5.3.2); or deep_4x, deep "
+      'with four times the channels (Schmitt et al. 2020, section 5.1).', choices=('shallow', 'dqn', 'deep', 'deep_4x'))
   torso_precision: str = setting(
       'float32', 'Data type in which the torso for pixels computes: float32, bfloat16, or auto, the faster one of '
       'the two on the device that computes. bfloat16 is up to 1.8 times as fast on processors that support it. '
@@ -75,8 +75,8 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       0.01, 'Weight of the entropy bonus. IMPALA: 0.01 on Atari (table G.1), drawn at random on DMLab (table D.1).',
       at_least=0)
   reward_transform: str = setting(
-      'abs_one', 'Transformation of the rewards before learning: abs_one (clip to [-1, 1], table G.1), '
-      'soft_asymmetric (released code), optimistic_asymmetric (figure D.1) or none.',
+      'abs_one', 'Transformation of the rewards before learning: abs_one (clip to [-1, 1]; IMPALA, table G.1), '
+      'soft_asymmetric (released code), optimistic_asymmetric (IMPALA, figure D.1) or none.',
       choices=_REWARD_TRANSFORMS)
 
   # The auxiliary task.
@@ -90,7 +90,8 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       0.9, 'Discount of pixel control, per agent step. Jaderberg et al. 2016 (UNREAL).', at_least=0, at_most=1)
 
   # The optimiser.
-  optimizer: str = setting('rmsprop', 'Optimiser: rmsprop (table G.1) or adam (ours).', choices=('rmsprop', 'adam'))
+  optimizer: str = setting(
+      'rmsprop', 'Optimiser: rmsprop (IMPALA, table G.1) or adam (ours).', choices=('rmsprop', 'adam'))
   learning_rate: float = setting(
       6e-4, 'Learning rate at the start. IMPALA: 6e-4 on Atari (table G.1), drawn at random on DMLab (table D.1).',
       at_least=0)
@@ -99,7 +100,7 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       'in sweeps on Atari (section 5.1).')
   rmsprop_decay: float = setting(
       0.99, 'RMSProp: decay of the mean squared gradient, per update. Released code.', at_least=0, less_than=1)
-  rmsprop_momentum: float = setting(0.0, 'RMSProp: momentum. Table G.1.', at_least=0, less_than=1)
+  rmsprop_momentum: float = setting(0.0, 'RMSProp: momentum. IMPALA, table G.1.', at_least=0, less_than=1)
   rmsprop_epsilon: float = setting(
       0.01, 'RMSProp: number added to the mean square under the square root. IMPALA: 0.01 on Atari (table G.1), '
       'drawn at random on DMLab (table D.1). LASER on DMLab: 0.1 (section 5.1).', more_than=0)
@@ -112,7 +113,7 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
   sweep_index: int = setting(
       runtime_config.NO_SAMPLE, 'Number of a random sample of learning_rate, entropy_cost and rmsprop_epsilon, used '
       f'instead of the flags of these names: 0 to {sweeps.IMPALA.num_samples - 1}, or any number in a population. -1 '
-      'for no sample. Table D.1.', at_least=runtime_config.NO_SAMPLE, at_most=settings.MAX_SEED)
+      'for no sample. IMPALA, table D.1.', at_least=runtime_config.NO_SAMPLE, at_most=settings.MAX_SEED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +203,7 @@ def validate_a2c(config: A2cConfig) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class A3cConfig(ActorCriticConfig):
-  """The actor-critic's hyper-parameters. Each update has the gradient of one worker (section 2)."""
+  """The actor-critic's hyper-parameters. Each update has one worker's gradient (Mnih et al. 2016, algorithm S3)."""
 
   batch_size: int = setting(
       1, 'Unrolls per update: 1, because each worker learns from its own unroll. Mnih et al. 2016.', at_least=1,
@@ -220,7 +221,8 @@ class PopArtImpalaConfig(ImpalaConfig):
       'popart', "Normalisation of the value targets and of the policy's advantages: popart or none. With none, the "
       'agent is MultiHead-IMPALA, a baseline of Hessel et al. 2019.', choices=('popart', 'none'))
   popart_decay: float = setting(
-      3e-4, 'Decay rate (beta) of the statistics, per rollout of a level. Equation 6, "Implementation notes".',
+      3e-4, 'Decay rate (beta) of the statistics, per rollout of a level. PopArt-IMPALA, equation 6, "Implementation '
+      'notes".',
       at_least=0, at_most=1)
   popart_second_moment: str = setting(
       'literal', "What a rollout adds to the second moment: the square of its mean target (literal, as the paper's "

@@ -55,7 +55,7 @@ class ClusterConfig:
   parameter_refresh: str = setting(
       AUTO, "How often a process's actors, and LASER's replayers, may take new parameters. unroll: once per unroll. A "
       "number: every so many agent steps of each environment. paper: as in the agent's paper, which is once per unroll "
-      'for IMPALA (section 3), and every 100 agent steps for R2D2 (section 2.3: 400 frames). auto: paper for actor '
+      'for IMPALA (section 3), and every 100 agent steps for R2D2 (table 2: 400 frames). auto: paper for actor '
       "hosts; on the learner's machine, the newest parameters in each batch of inference.", free=True)
   parameter_precision: str = setting(
       'float32', 'Data type in which weights travel to actor hosts: float32, or bfloat16, which halves their bytes. '

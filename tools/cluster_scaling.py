@@ -51,7 +51,7 @@ from scalable_agents.records.settings import setting
 # Agent steps per unroll, and the shape of its pixels. Of Atari's stacks, it has each frame once.
 _KINDS = {'Atari': (20, (24, 84, 84, 1)), 'DMLab-30': (100, (101, 72, 96, 3))}
 _FRAMES_PER_STEP = 4
-_PAPER_FRAMES_PER_SECOND = 250_000  # Espeholt et al. 2018 (IMPALA), table 1: 500 actors, one learner.
+_PAPER_FRAMES_PER_SECOND = 250_000  # Espeholt et al. 2018 (IMPALA), table 1: 500 CPUs, one learner.
 _PARAMETERS = [tf.TensorSpec([1_600, 1_000])]  # About the number of parameters of the deep network.
 _ENVIRONMENTS = (1, 4, 32)  # Numbers of environments of a host for which capacities are computed.
 _UPDATE_SECONDS = 0.05      # The paper's fastest learner makes 15.6 updates per second: 200,000 frames, batches of 32.

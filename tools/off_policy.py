@@ -18,9 +18,9 @@ experiments are:
 
 The runs are synchronous, so each is determined by its seed. The program prints a table of mean returns, and writes
 EXPERIMENT.csv and EXPERIMENT.png to --output, beside the run directories. The means are over whole runs, so that slow
-learning counts; with samples of hyper-parameters, they are over the last tenth, as in the paper. A second picture,
-EXPERIMENT_samples.png, then has the curves of the best three samples and the scores of all. The same command continues
-after an interruption: it makes the runs that are not complete.
+learning counts; with samples of hyper-parameters, they are over the last tenth, for the paper's final returns. A second
+picture, EXPERIMENT_samples.png, then has the curves of the best three samples and the scores of all. The same command
+continues after an interruption: it makes the runs that are not complete.
 """
 
 from collections.abc import Mapping, Sequence

@@ -154,13 +154,17 @@ def _row(level: str, name: str, line: _Line) -> list[str | layout.Number]:
 
 
 def _paper(level: str, run: runs_lib.Run) -> str:
-  """Returns the final score of a paper's agent, and its number of frames. It has the network of the run, or is R2D2."""
+  """Returns the final score of a paper's agent, and its number of frames.
+
+  The agent has the network of the run, or is R2D2, whose paper states no number of frames for Atari.
+  """
   for paper, agent_of in ((published.IMPALA, runs_lib.agent_of), (r2d2_published.PAPER, r2d2_tables.agent_of),
                           (laser_published.PAPER, _agent_of_laser)):
     agent = agent_of(run, paper.agents)
     score = agent and paper.level_scores.get(agent.suite, {}).get(agent.name, {}).get(registry.test_level(level))
     if agent and score is not None:
-      return f'{score:g} ({agent.name}, {results.short(agent.frames)})'
+      has_frames = (agent.name, agent.suite) != (r2d2_published.R2D2, 'atari57')
+      return f'{score:g} ({agent.name}{f", {results.short(agent.frames)}" if has_frames else ""})'
   return layout.MISSING
 
 

@@ -28,7 +28,7 @@ def _values(arguments):
 class SweepTest(parameterized.TestCase):
 
   def test_agents_are_the_cells_of_the_papers_grid_each_once(self):
-    """Section 5.1, "Hyperparameters"."""
+    """Schmitt et al. 2020, section 5.1."""
     config = laser_sweep.SweepConfig(seed=7)
     cells = []
     for index in range(9):
