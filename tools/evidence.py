@@ -3,14 +3,16 @@
   make evidence
   scalable-agents evidence --papers=impala,laser --seeds=10
 
-A claim compares two lines, which are runs that differ only in their seeds. The score of a run is its return, as a share
-of the optimal return. "Higher" holds if a one-sided Mann-Whitney test on the scores has p < 0.05. "Alike" holds if the
-95 % interval of the interquartile mean of the differences, paired by seed, is within a margin.
+A claim compares two lines, which are runs that differ only in their seeds. The score of a run is its mean return over
+the whole run or its last part, as a share of the optimal return; the page says which part. "Higher" holds if a
+one-sided Mann-Whitney test on the scores has p < 0.05. "Alike" holds if the 95 % interval of the interquartile mean of
+the differences, paired by seed, is within a margin.
 
 The program prints a table for each experiment, and writes evidence.md and PAPER.png to --output, beside the run
 directories. If not all papers are chosen, the page's name has theirs, such as evidence_r2d2.md. The page also has the
-effect in the first parts of the runs, which shows whether shorter ones would do. The program exits with an error if a
-claim does not hold. The same command continues after an interruption: it makes the runs that are not complete.
+effect in the first parts of the runs, which shows whether shorter ones would do if the learning rate does not decay.
+The program exits with an error if a claim does not hold. The same command continues after an interruption: it makes the
+runs that are not complete.
 """
 
 from scalable_agents.processes import quiet
@@ -70,12 +72,14 @@ class Study(NamedTuple):
   Attributes:
     command: the program that makes these runs, and others, alone, and its flags.
     frames: environment frames of a run.
+    measured: a score is the mean return over this last part of a run.
     seeds: the least number of runs of each line.
     scores: takes the flags with the number of seeds, a folder and the names of the lines to run. Returns line ->
       scores, [parts, seeds].
   """
   command: str
   frames: int
+  measured: float
   seeds: int
   scores: Callable[[EvidenceConfig, str, Set[str]], dict[str, np.ndarray]]
 
@@ -115,7 +119,8 @@ def _study(tool, name: str, seeds: int = 5) -> Study:
     return {line: np.array([comparison.scores(of_seeds, experiment.measured, part) for part in _PARTS.values()])
             for line, of_seeds in curves.items()}
 
-  return Study(f'{tool.__name__.rpartition(".")[2]} --experiment={name}', experiment.frames, seeds, scores)
+  return Study(f'{tool.__name__.rpartition(".")[2]} --experiment={name}', experiment.frames, experiment.measured, seeds,
+               scores)
 
 
 def _sharing(config: EvidenceConfig, folder: str, wanted: Set[str]) -> dict[str, np.ndarray]:
@@ -169,7 +174,7 @@ PAPERS = {
          _higher('memory_len', 'R2D2', 'Feed-Forward', 'memory_len: ')]),
     'laser': Paper(
         'LASER (Schmitt et al. 2020): a shared replay, figure 3',
-        {'sharing': Study('shared_replay', shared_replay.SharedReplayConfig().frames, 20, _sharing)},
+        {'sharing': Study('shared_replay', shared_replay.SharedReplayConfig().frames, 1., 20, _sharing)},
         [Claim('no replay > naive sharing', 'sharing', 'no replay', 'shared replay, naive'),
          Claim('sharing with the trust region > no replay', 'sharing', 'shared replay, b = 0.1', 'no replay')]),
 }
@@ -240,8 +245,9 @@ def _section(name: str, paper: Paper, studies: dict[str, dict[str, _Line]],
   lines.append('')
   for key, study in paper.studies.items():
     seeds = next(iter(studies[key].values())).scores.shape[1]
+    measured = 'the whole run' if study.measured == 1 else f'its last {study.measured:.0%}'
     lines.append(f'- {key}: `scalable-agents {study.command} --seeds={seeds}`, {study.frames:,} environment frames '
-                 'per run.')
+                 f'per run. A score is the mean return over {measured}.')
   return [*lines, '']
 
 

@@ -7,6 +7,9 @@ tables/data/rates.csv is the only place with these rates. Its columns:
   step_ms                              processor time per agent step of all that a run does, environments included;
                                        measured here, empty if it was not
   environment_ms                       processor time per agent step of the environment alone
+  experts_environment_ms               the same where each level has as many steps as any other, because each has an
+                                       agent of its own; empty if it is the same. Levels of one agent share the time
+                                       evenly, so that most steps are those of fast levels
   reported_frames_per_second, gpus     what the paper reports, and with how many GPUs
   measured, reported                   where the numbers come from
 """
@@ -41,10 +44,19 @@ class Rate(NamedTuple):
   """A row of rates.csv. None: not known."""
   step_seconds: float | None         # Per agent step, of one core.
   environment_seconds: float | None
+  experts_environment_seconds: float | None
   reported_frames_per_second: float | None
   gpus: int
   measured: str
   reported: str
+
+  def of_experts(self) -> 'Rate':
+    """Returns the rate of agents for one level each."""
+    if self.environment_seconds is None or self.experts_environment_seconds is None:
+      return self
+    more = self.experts_environment_seconds - self.environment_seconds
+    return self._replace(step_seconds=None if self.step_seconds is None else self.step_seconds + more,
+                         environment_seconds=self.experts_environment_seconds)
 
 
 class Cost(NamedTuple):
@@ -91,7 +103,8 @@ def costs() -> Iterator[Cost]:
       levels = len(scores.SUITES[agent.suite].levels) if agent.experts else 1
       runs = levels * agent.population * agent.samples * agent.seeds
       key = agent.family, agent.suite, agent.torso, agent.use_lstm, learned_per_step(agent), agent.learners
-      yield Cost(paper, agent, runs, runs * agent.frames, rates[key])
+      rate = rates[key].of_experts() if agent.experts else rates[key]
+      yield Cost(paper, agent, runs, runs * agent.frames, rate)
 
 
 def _tables(cost: Cost) -> str:
@@ -117,6 +130,9 @@ def table() -> layout.Table:
        'or repetition.',
        'Core-days here: the CPU computes the network, too. Of environments: the part that stays on the CPU with a GPU.',
        "PopArt and pixel control: IMPALA's rates.",
+       "R2D2 on Atari: 10 billion frames per game are this project's default. The paper has none (docs/fidelity.md).",
+       'Agents of one level each on DMLab-30 take longer: slow levels have as many steps as fast ones. Levels of one '
+       'agent share the time evenly.',
        *sources])
 
 
@@ -127,5 +143,6 @@ def _rates() -> dict[tuple[str, str, str, bool, int, int], Rate]:
 
   return {(row['family'], row['suite'], row['torso'], row['lstm'] == 'yes', int(row['learned']), int(row['learners'])):
           Rate(number(row['step_ms'], 1e-3), number(row['environment_ms'], 1e-3),
-               number(row['reported_frames_per_second']), int(row['gpus'] or 0), row['measured'], row['reported'])
+               number(row['experts_environment_ms'], 1e-3), number(row['reported_frames_per_second']),
+               int(row['gpus'] or 0), row['measured'], row['reported'])
           for row in published.rows('rates.csv')}

@@ -66,8 +66,8 @@ class EvidenceTest(parameterized.TestCase):
                            r'\| yes: p < 0\.001 \|')
     self.assertRegex(page, r'updates > 1-Step, policy lag of 60 updates \| \+0\.00, p = 0\.\d+ \| \+0\.00, p = 0\.\d+ '
                            r'\| \*\*\+0\.03\*\*, p < 0\.001 \| \*\*\+0\.05\*\*, p < 0\.001 \|')
-    self.assertIn('`scalable-agents off_policy --experiment=policy_lag --seeds=10`, 40,000 environment frames per run.',
-                  page)
+    self.assertIn('`scalable-agents off_policy --experiment=policy_lag --seeds=10`, 40,000 environment frames per run. '
+                  'A score is the mean return over the whole run.', page)
     self.assertLen(self._runs, 10 * 10 + 4 * 15)  # The lines that claims compare.
     self.assertGreater(np.ptp(image.imread(os.path.join(folder, 'impala.png'))), 0.5)
 

@@ -2,6 +2,7 @@
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 from scalable_agents.agents import registry
 from scalable_agents.tables.papers import budget
@@ -94,7 +95,17 @@ class BudgetTest(parameterized.TestCase):
     self.assertIn(f'about {column.core_days * 24 / 57 / 2:.1f} hours a game', page)
     lab = self._cost('IMPALA', 'IMPALA, deep', 'dmlab30').environment_core_days / 24  # Of 10 billion frames.
     self.assertIn(f'takes {lab / 16:.1f} days of 16 cores', page)
-    self.assertIn(f'{96 * lab:,.0f}\n  core-days', page)  # Table 2: 960 billion.
+    of_experts = self._cost('IMPALA', 'IMPALA-Experts, deep', 'dmlab30').environment_core_days / 24
+    self.assertIn(f'{96 * of_experts:,.0f}\n  core-days', page)  # Table 2: 960 billion.
+
+  def test_regression_slow_levels_of_experts_have_as_many_steps_as_fast_ones(self):
+    # The rates with resets of docs/suites.md, in steps per second of one core.
+    seconds = np.mean([1 / rate for rate in (1_477, 944, 617, 580, 469, 266, 66)])
+    steps = 240e9 / 4
+    experts, multi_task = (self._cost('IMPALA', name, 'dmlab30') for name in ('IMPALA-Experts, deep', 'IMPALA, deep'))
+    self.assertAlmostEqual(experts.environment_core_days / (steps * seconds / 86_400), 1, places=3)
+    self.assertAlmostEqual(experts.core_days - experts.environment_core_days,
+                           multi_task.core_days - multi_task.environment_core_days, places=3)
 
 
 if __name__ == '__main__':
