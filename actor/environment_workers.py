@@ -36,6 +36,7 @@ _LEAVE_SECONDS = leftovers.CLOSE_SECONDS + 1.
 _LAST_WORDS_SECONDS = 1.
 _DEATH_SECONDS = 10.  # Time for a process to end after its connection has ended.
 _LOOK_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 1.  # Between two looks. After a longer one, this process was stopped.
 _EARLY_DEATHS = 3  # A worker that dies before it has made its environments is replaced this many times.
 _EARLY_HANGS = 1   # A worker that hangs before that is replaced this many times. Each takes the whole timeout.
 _THREAD_COUNTS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
@@ -113,7 +114,7 @@ class EnvironmentWorkers:
     self._environments = environments
     self._timeout_seconds = timeout_seconds
     self._niceness = niceness
-    self._restarts = [0] * num_workers
+    self._restarts, self._was_slow = [0] * num_workers, [False] * num_workers
     self._workers: list[Worker | None] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
     self._specification: Specification | None = None
@@ -206,7 +207,8 @@ class EnvironmentWorkers:
     """Waits for a packet from a worker. Returns b'' if the worker has ended.
 
     During long work, the worker has LONG_WORK_FACTOR times as long. The time restarts when the long work ends. On a
-    busy machine, the time in which the worker waits for a processor does not count.
+    busy machine, the time in which the worker waits for a processor does not count. Nor does that in which this process
+    is stopped, because the worker may be stopped, too.
 
     Raises:
       TimeoutError: the worker has not answered in time. The message says how long it took.
@@ -215,12 +217,13 @@ class EnvironmentWorkers:
     poll = select.poll()
     poll.register(running.connection, select.POLLIN)
 
-    def clock():
-      return time.monotonic() - machine.processor_wait_seconds(running.process.pid)
-
-    began = waits_since = clock()
+    looked = time.monotonic()
+    began = waits_since = looked - machine.processor_wait_seconds(running.process.pid)
     while not poll.poll(1000 * min(_LOOK_SECONDS, timeout_seconds)):
-      now = clock()
+      last, looked = looked, time.monotonic()
+      stopped = max(looked - last - _LONGEST_PAUSE_SECONDS, 0.)
+      began, waits_since = began + stopped, waits_since + stopped
+      now = looked - machine.processor_wait_seconds(running.process.pid)
       if self._is_at_long_work(worker):
         waits_since = now
         if now - began > LONG_WORK_FACTOR * timeout_seconds:
@@ -276,9 +279,11 @@ class EnvironmentWorkers:
     """Returns a name for the environment that a worker is working on: its number and its level, if it has one."""
     actors = self.actor_ids[worker]
     at_work = shared_memory.read_number(self._header(worker), shared_memory.AT_WORK)
-    if not at_work and len(actors) > 1:
+    if len(actors) == 1:
+      at_work = 1
+    if not 0 < at_work <= len(actors):  # A worker that crashes may have written any number.
       return 'an environment'
-    actor = actors[at_work - 1 if at_work else 0]
+    actor = actors[at_work - 1]
     level = self._environments[actor].get('level_name')
     return f'environment {actor} ({level})' if level else f'environment {actor}'
 
@@ -333,7 +338,10 @@ class EnvironmentWorkers:
     self._end(worker, patience_seconds=0.)
     leftovers.kill(f'{self._mark}{worker}.', [discarded.process.pid])  # Its process id is also its group's id.
     discarded.stderr.wait(_LAST_WORDS_SECONDS)
-    if not is_slow:
+    if is_slow and not self._was_slow[worker]:
+      self._was_slow[worker] = True  # It gets another try. If that takes as long, the seeds may be at fault.
+    else:
+      self._was_slow[worker] = False
       self._restarts[worker] += 1
 
   def _end(self, worker, patience_seconds):

@@ -31,7 +31,7 @@ _ANSWER_SECONDS = 10.          # The deadline of a call without rows. A healthy 
 # share a network of 1 Gbit/s get 12 MB/s each.
 _BYTES_PER_SECOND = 5e6
 _RETRY_SECONDS = 0.5           # The time between two attempts to connect.
-_TICK_SECONDS = 0.02           # The time between two checks whether the slower agents have caught up.
+_TICK_SECONDS = 0.1            # The time between two checks whether the slower agents have caught up.
 _FAREWELL_SECONDS = 1.         # Time to tell the replay job that this agent leaves.
 _FIRST_MESSAGE_SECONDS = 5.    # After this long without a replay, the user gets a message.
 _LATER_MESSAGES_SECONDS = 30.  # The time between further messages.

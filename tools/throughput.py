@@ -42,7 +42,6 @@ from scalable_agents.processes import run_flags
 from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
-from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.figures import drawing
@@ -150,7 +149,6 @@ def command(row: _Row, level: _Level, config: ThroughputConfig, run: dict[str, A
   flags = [f'--level_name={level.level}', '--torso=shallow', f'--batch_size={row.unrolls(config.batch_size)}',
            f'--unroll_length={config.unroll_length}', f'--num_environments={environments}',
            f'--num_environment_workers={environments}', f'--log_interval_seconds={run["log_interval_seconds"]}',
-           f'--environment_timeout_seconds={settings.MAX_SECONDS}',  # The time in which they are stopped counts.
            *row.flags]
   logdir = f'--logdir={run["logdir"]}'
   if row.setting == 'single_machine':

@@ -10,6 +10,9 @@
 namespace scalable_agents {
 namespace {
 
+// The longest time between two checks of timeouts on a busy machine. After a longer one, this process was stopped.
+constexpr std::chrono::seconds kLongestPause(1);
+
 int64_t Nanoseconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
 }
@@ -251,9 +254,13 @@ void ActorPool::CheckTimeouts(Clock::time_point now) {
   {
     MutexLock lock(mutex_);
     const auto limit = std::chrono::milliseconds(options_.environment_timeout_ms);
+    // If this process was stopped, its workers may have been, too (docker pause). That time does not count.
+    const auto stopped = std::max(now - last_check_ - kLongestPause, Clock::duration::zero());
+    last_check_ = now;
     for (size_t worker = 0; worker < workers_.size(); ++worker) {
       Worker& entry = workers_[worker];
       if (!entry.channel) continue;
+      for (Clock::time_point* time : {&entry.progress, &entry.long_work}) *time = std::min(*time + stopped, now);
       if (entry.messages_under_way == 0) {
         Send({}, &entry);  // If the system had no memory for a message, no answer will come to send it after.
         continue;

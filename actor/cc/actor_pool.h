@@ -196,6 +196,7 @@ class ActorPool {
   std::deque<Fault> faults_ GUARDED_BY(mutex_);
   Statistics statistics_ GUARDED_BY(mutex_);
   Clock::time_point parked_since_ GUARDED_BY(mutex_);
+  Clock::time_point last_check_ GUARDED_BY(mutex_) = Clock::now();  // Of timeouts.
   bool closed_ GUARDED_BY(mutex_) = false;
   Status closed_status_ GUARDED_BY(mutex_);  // The status that ends every wait, once closed.
   WorkerListener listener_;                  // Last member, so that its thread ends before the other members.

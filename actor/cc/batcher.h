@@ -2,7 +2,7 @@
 //
 // No function blocks. A consumer passes a callback, which runs once, on the thread that completes the batch. That is
 // the consumer's own thread if enough items wait already, the thread that submits the last missing item, or the timer.
-// The rules of size and time are those of the released agent's batcher (Espeholt et al. 2018, section 3.1, "dynamic
+// The rules of size and time are those of the released agent's batcher (Espeholt et al. 2018, section 5.1, "dynamic
 // batching").
 #ifndef SCALABLE_AGENTS_ACTOR_CC_BATCHER_H_
 #define SCALABLE_AGENTS_ACTOR_CC_BATCHER_H_

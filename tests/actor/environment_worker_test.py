@@ -215,10 +215,13 @@ class EnvironmentWorkerTest(parameterized.TestCase):
         worker.ask(0)
         waiting.wait_until(lambda: worker.number(shared_memory.LONG_WORK))
 
-      begin_long_work()
+      def take_too_long():
+        begin_long_work()
+        with mock.patch.object(environment_workers, 'LONG_WORK_FACTOR', 20), self.assertRaises(TimeoutError):
+          worker.workers.receive(0, timeout_seconds=0.05)
+
       began = time.monotonic()
-      with mock.patch.object(environment_workers, 'LONG_WORK_FACTOR', 20), self.assertRaises(TimeoutError):
-        worker.workers.receive(0, timeout_seconds=0.05)
+      take_too_long()
       self.assertGreater(time.monotonic() - began, 20 * 0.05)
       worker.replace()
       begin_long_work()
@@ -226,8 +229,10 @@ class EnvironmentWorkerTest(parameterized.TestCase):
       worker.process.kill()  # Not a matter of patience.
       worker.process.wait()
       worker.replace()
-      self.assertEqual(worker.act(0, 0), [0])
-      self.assertEqual(worker.row(0)['record'][0], 8)
+      for seed in (8, 8, 9):  # The seed of work that takes too long twice may be at fault.
+        take_too_long()
+        self.assertEqual(worker.row(0)['record'][0], seed)
+        worker.replace()
 
   def test_the_time_restarts_when_long_work_ends(self):
     with _Worker({'seed': 0, 'fault': 'hang', 'faulty_below': 1}) as worker:

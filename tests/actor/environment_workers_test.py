@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 from unittest import mock
@@ -212,6 +213,12 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     workers[0].process.wait()
     self.assertEqual(workers.explain(0, 'failed', 'unknown'),
                      'an environment failed: its process was ended by SIGKILL, perhaps out of memory')
+
+  def test_regression_a_number_that_a_crashing_worker_has_written_names_no_environment(self):
+    workers = self._start([{}, {}])
+    for number in (3, -1):
+      os.pwrite(workers[0].memory, struct.pack('<q', number), 8 * shared_memory.AT_WORK)
+      self.assertEqual(workers.explain(0, 'failed', 'no answer'), 'an environment failed: no answer')
 
   @parameterized.parameters(None, 'hang', 'hang in C')
   def test_close(self, fault):

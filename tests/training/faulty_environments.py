@@ -49,6 +49,15 @@ class Slow(Sound):
     return super().step(action)
 
 
+class SlowInParts(Sound):
+  """Takes 0.6 s per step, in parts: the time in which its process is stopped does not count."""
+
+  def step(self, action):
+    for _ in range(30):
+      threading.Event().wait(0.02)
+    return super().step(action)
+
+
 class Raising(Sound):
   """Raises in the middle of its first episode in every process."""
 
@@ -164,8 +173,8 @@ class ObservationNotNumbers(Sound):
 
 
 for environment in (
-    Sound, Slow, Raising, RaisingAtFirst, HangingAtFirst, Talkative, SmallImages, InfiniteReward, HugeReward,
-    RewardsOfOneNotNumbers, ObservationNotNumbers):
+    Sound, Slow, SlowInParts, Raising, RaisingAtFirst, HangingAtFirst, Talkative, SmallImages, InfiniteReward,
+    HugeReward, RewardsOfOneNotNumbers, ObservationNotNumbers):
   gymnasium.register(f'{environment.__name__}-v0', entry_point=environment)
 
 # Flags of a training that leaves the processor to programs that start, because its environments mostly sleep.
