@@ -235,12 +235,13 @@ class EndsTest(parameterized.TestCase):
                                         'last one\n')
 
   def test_a_run_that_was_stopped_goes_on_with_its_workers(self):
-    """Stops the run for longer than a worker may take to answer: alone (Ctrl-Z), and with its workers (docker pause)."""
+    """Stops the run for longer than a worker may take: alone (Ctrl-Z), and with its workers (docker pause)."""
     timeout_seconds = 5
     level = faulty_environments.level(faulty_environments.SlowInParts)
-    with training.Training(self._logdir(), f'--level_name={level}', '--num_environments=2', '--num_environment_workers=2',
-                           '--unroll_length=1', '--batch_size=1', '--log_interval_seconds=0.2',
-                           f'--environment_timeout_seconds={timeout_seconds}') as run:
+    with training.Training(
+        self._logdir(), f'--level_name={level}', '--num_environments=2', '--num_environment_workers=2',
+        '--unroll_length=1', '--batch_size=1', '--log_interval_seconds=0.2',
+        f'--environment_timeout_seconds={timeout_seconds}') as run:
       *_, before = run.wait_for_rows(2)
       for stopped in [run.process], [run.process, *run.workers()]:
         for process in stopped:
