@@ -263,7 +263,7 @@ class ActorHost:
     if self._work:
       movers = [self._make_worker_loop(self._work, agent, parameters, put) for agent in self._worker_agents]
     else:
-      movers = [_endless(lambda: put(self._to_send(self._with_ids(pool.next_unroll()))))]
+      movers = [actor_pool.endless(lambda: put(self._to_send(self._with_ids(pool.next_unroll()))))]
     loops = [inference.make_loop(pool, agent, parameters, (self.seed + number) % 2**31, self.device, self.actors,
                                  selection, frames, hold=self._work is not None)
              for number, agent in enumerate(self._agents)]
@@ -284,7 +284,7 @@ class ActorHost:
       with tf.control_dependencies([put(sent)]):
         if self._is_released_alone:
           self.pool.release_one(unroll.actor_id)
-    return _endless(learn)
+    return actor_pool.endless(learn)
 
   def _with_ids(self, unroll):
     """Returns an unroll of the pool with ids that are unique in the run."""
@@ -338,17 +338,6 @@ class ActorHost:
     except Exception as error:  # Raised by `check`.
       self._error = error
     on_end()
-
-
-def _endless(body):
-  """Makes a function that runs `body`, in a graph, again and again."""
-  @tf.function(autograph=False)
-  def loop():
-    def run(count):
-      body()
-      return [count + 1]
-    tf.while_loop(lambda count: True, run, [tf.constant(0, tf.int64)], parallel_iterations=1)
-  return loop
 
 
 def _specs_of_one_actor(agent, observation_spec):

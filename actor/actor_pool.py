@@ -38,7 +38,7 @@ class PoolStatistics(NamedTuple):
   """Counts and times since the pool's start."""
   steps: int                 # Agent steps.
   batches: int               # Batches of inference.
-  items: int                 # Items in these batches.
+  rows: int                  # Rows in these batches.
   inference_waiting_ns: int  # Time that inference waited for batches, summed over its threads.
   stepping_ns: int           # Time that workers stepped environments, summed over workers.
   blocked_ns: int            # Time in which at least one actor waited for its unroll to be taken.
@@ -102,7 +102,7 @@ class ActorPool:
     with tf.device('/CPU:0'):
       self._handle = ops.actor_pool(
           num_environments=sum(map(len, workers.actor_ids)), unroll_length=unroll_length,
-          slot_bytes=layout.slot_bytes, action_offset=0,
+          slot_bytes=layout.slot_bytes,
           environment_types=[field.dtype for field in fields], environment_shapes=[field.shape for field in fields],
           environment_offsets=[field.offset for field in fields],
           environment_stacks=[frame_stacks.get(field.name, 1) for field in fields],
@@ -315,3 +315,14 @@ def _pack(spec, tensors, prefix):
   for tensor, tensor_spec in zip(tensors, tf.nest.flatten(spec), strict=True):
     tensor.set_shape([*prefix, *tensor_spec.shape])
   return tf.nest.pack_sequence_as(spec, tensors)
+
+
+def endless(body):
+  """Makes a function that runs `body`, in a graph, again and again."""
+  @tf.function(autograph=False)
+  def loop():
+    def run(count):
+      body()
+      return [count + 1]
+    tf.while_loop(lambda count: True, run, [tf.constant(0, tf.int64)], parallel_iterations=1)
+  return loop

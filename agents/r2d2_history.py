@@ -84,7 +84,6 @@ def histories_of(config: HistoryConfig) -> list[float]:
 class Output(NamedTuple):
   """What the restricted agent does, compared with the unrestricted one."""
   action: tf.Tensor           # [B] int32.
-  matches: tf.Tensor          # [B] bool, whether both have the same greedy action.
   value_difference: tf.Tensor  # [B] float32, |max Q of the restricted - max Q of the unrestricted one|.
 
 
@@ -137,7 +136,7 @@ class RestrictedAgent(snt.Module):
       for variable, counts in ((self.num_steps, tf.ones_like(differences)), (self.num_matches, matches),
                                (self.value_differences, differences)):
         variable.assign_add(tf.reduce_sum(tf.where(has_begun, tf.cast(counts, tf.float64), 0.)))
-    return Output(action, matches, differences), State(whole, earlier, has_begun)
+    return Output(action, differences), State(whole, earlier, has_begun)
 
   def _recompute(self, encoded, resets, earlier, num_earlier):
     """Computes the values from the present input and the earlier ones. Returns them, and the new inputs and number."""

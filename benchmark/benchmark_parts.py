@@ -412,24 +412,15 @@ def _pool_loops(pool):
   """Returns two endless loops in graphs: one acts with constant outputs, the other drops full unrolls."""
   import tensorflow as tf
 
-  @tf.function(autograph=False)
+  from scalable_agents.actor import actor_pool as actor_pool_lib
+
   def act():
-    def body(count):
-      batch = pool.next_batch()
-      size = tf.shape(batch.actor_id)[0]
-      output = tf.nest.map_structure(lambda spec: tf.zeros([size, *spec.shape], spec.dtype), _agent_output_spec())
-      pool.complete_batch(batch.id, tf.constant(0, tf.int64), output, ())
-      return [count + 1]
-    tf.while_loop(lambda count: True, body, [0], parallel_iterations=1)
+    batch = pool.next_batch()
+    size = tf.shape(batch.actor_id)[0]
+    output = tf.nest.map_structure(lambda spec: tf.zeros([size, *spec.shape], spec.dtype), _agent_output_spec())
+    pool.complete_batch(batch.id, tf.constant(0, tf.int64), output, ())
 
-  @tf.function(autograph=False)
-  def drop_unrolls():
-    def body(count):
-      with tf.control_dependencies(tf.nest.flatten(pool.next_unroll())):
-        return [count + 1]
-    tf.while_loop(lambda count: True, body, [0], parallel_iterations=1)
-
-  return act, drop_unrolls
+  return actor_pool_lib.endless(act), actor_pool_lib.endless(pool.next_unroll)
 
 
 def _until_closed(loop):

@@ -141,6 +141,11 @@ def enlarge(pixels: np.ndarray, factor: int) -> np.ndarray:
   return np.repeat(np.kron(pixels, np.ones((factor, factor), np.uint8))[..., np.newaxis], 3, axis=2)
 
 
+def squares(values: np.ndarray, size: int) -> np.ndarray:
+  """Draws values in [0, 1], [W] or [H, W], as gray squares of this size, uint8 [size H, size W, 3]."""
+  return enlarge((255 * np.atleast_2d(values)).astype(np.uint8), size)
+
+
 def one_line(text: object) -> str:
   """Returns a text or an error's message on one line, for messages to the user."""
   return ' '.join(str(text).split())

@@ -43,7 +43,7 @@ class Chain(base.Environment):
 
   def render(self) -> np.ndarray:
     """Returns the chain as a row of squares, white at the position and black elsewhere, uint8 [32, 288, 3]."""
-    return base.enlarge((255 * self._vector()).astype(np.uint8)[np.newaxis], 32)
+    return base.squares(self._vector(), 32)
 
   def _start_episode(self):
     self._position = _START

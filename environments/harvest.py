@@ -33,7 +33,7 @@ class Harvest(base.Environment):
 
   def render(self) -> np.ndarray:
     """Returns the observation as a row of squares, white for 1 and black for 0, uint8 [32, 160, 3]."""
-    return base.enlarge((255 * self._vector()).astype(np.uint8)[np.newaxis], 32)
+    return base.squares(self._vector(), 32)
 
   def _start_episode(self):
     self._step = 0

@@ -41,7 +41,7 @@ class Quiz(base.Environment):
 
   def render(self) -> np.ndarray:
     """Returns a white square for the question in a black row for each subject, uint8 [256, 192, 3]."""
-    return base.enlarge((255 * self._vector()).astype(np.uint8).reshape(np.shape(ANSWERS)), 32)
+    return base.squares(self._vector().reshape(np.shape(ANSWERS)), 32)
 
   def _start_episode(self):
     self._subject = self._random.randint(_NUM_SUBJECTS)

@@ -32,7 +32,7 @@ class Recall(base.Environment):
 
   def render(self) -> np.ndarray:
     """Returns the observation as three squares, white for 1 and black for 0, uint8 [64, 192, 3]."""
-    return base.enlarge((255 * self._vector()).astype(np.uint8)[np.newaxis], 64)
+    return base.squares(self._vector(), 64)
 
   def _start_episode(self):
     self._cue = self._random.randint(2)

@@ -171,8 +171,6 @@ class ReplayPort:
       try:
         self._replay.save(new)
       except OSError as error:
-        with contextlib.suppress(OSError):
-          os.remove(new)
         raise run_directory.RunDirectoryError(
             f'{self._directory.logdir}: the replay cannot be saved: {error}') from error
     self._saved = statistics  # From before the save, because agents may insert meanwhile.

@@ -299,7 +299,10 @@ def _act(job):
   """Runs an actor host, which acts for a learner in another process. Returns the exit code."""
   devices.configure_tensorflow(job.run.tf32, _kernel_threads(job, learns=False))
   screen = quiet.screen()
-  relay_port = _open_relay_port(job.cluster.relay_port, screen) if job.cluster.relay_port else None
+  relay_port = None
+  if job.cluster.relay_port:
+    _say_port_opens(job.cluster.relay_port, screen)
+    relay_port = relay.RelayPort(job.cluster.relay_port)
   number = cluster_config.host_number(job.cluster)
   seed = _seed_of_host(job.config.seed, number, time.time_ns())  # Other episodes each time.
   host = _make_host(job, number, seed, screen)
@@ -307,11 +310,6 @@ def _act(job):
     return act_loop.ActLoop(host, job, _common(job), number, screen, relay_port).act()
   finally:
     host.close()
-
-
-def _open_relay_port(number, screen):
-  _say_port_opens(number, screen)
-  return relay.RelayPort(number)
 
 
 def _say_port_opens(number, screen, others=''):

@@ -22,7 +22,7 @@ def stack(newest: tf.Tensor, earlier: tf.Tensor, done: tf.Tensor) -> tf.Tensor:
 def stack_compiled(newest: tf.Tensor, earlier: tf.Tensor, done: tf.Tensor) -> tf.Tensor:
   """The same as `stack`, made of TensorFlow's own ops, which XLA can compile and which run on a GPU."""
   num_rows, num_earlier = tf.shape(newest)[0], earlier.shape[1]
-  frames = tf.concat([_time_major(earlier), newest], 0)
+  frames = tf.concat([tf.transpose(earlier, [1, 0, *range(2, earlier.shape.rank)]), newest], 0)
   # The rows before row 0 are in episode 0. The type is int64, because TensorFlow compares int32 on the host of a GPU.
   episode = tf.cumsum(tf.cast(done, tf.int64), 0)
   episodes = tf.concat([tf.zeros([num_earlier, tf.shape(done)[1]], tf.int64), episode], 0)
@@ -49,7 +49,3 @@ def with_stacks(unroll, device: str = '/CPU:0', compiled: bool = False):
   stacks = {name: build(environment.observation[name], earlier, environment.done)
             for name, earlier in unroll.earlier_frames.items()}
   return unroll._replace(environment_output=environment._replace(observation={**environment.observation, **stacks}))
-
-
-def _time_major(values):
-  return tf.transpose(values, [1, 0, *range(2, values.shape.rank)])

@@ -268,9 +268,9 @@ def check_compiler(library=ROOT / 'ops' / '_ops.so', compiler=None):
                 'apt-get install g++' + (', unset CXX' if 'CXX' in os.environ else ''))
 
 
-def check_roms(python=sys.executable):
+def check_roms():
   """Checks the Atari games, which are part of ale-py."""
-  answer = ask(python, '-c', _ASK_ROMS)
+  answer = ask(sys.executable, '-c', _ASK_ROMS)
   if answer.worked:
     return Result('ok', 'Atari ROMs', answer.text)
   # Without --no-deps, pip would also install the newest versions of what ale-py needs.
@@ -278,7 +278,7 @@ def check_roms(python=sys.executable):
   return Result('wrong', 'Atari ROMs', answer.text, fix)
 
 
-def check_dmlab(python=sys.executable, root=ROOT, which=shutil.which):
+def check_dmlab(python=sys.executable, which=shutil.which):
   """Checks that DeepMind Lab can open a level. It is not a requirement, because it has no wheel on PyPI."""
   installed = ask(python, '-c', 'import importlib.util as util; print(util.find_spec("deepmind_lab") is not None)')
   if installed.text == 'False':
@@ -299,9 +299,9 @@ def check_dmlab(python=sys.executable, root=ROOT, which=shutil.which):
                 "see docs/dmlab.md, step 2, and docs/faq.md, 'DeepMind Lab', in the project's repository")
 
 
-def check_kernels(python=sys.executable, script=ROOT / 'processes' / 'kernels.py'):
+def check_kernels(python=sys.executable):
   """Checks that TensorFlow uses oneDNN's kernels on the CPU. They are on unless the user has turned them off."""
-  answer = ask(python, str(script))
+  answer = ask(python, str(ROOT / 'processes' / 'kernels.py'))
   if not answer.worked:
     return Result('warn', 'kernels', f'unknown: {answer.text}', _install('tensorflow'))
   if 'oneDNN is off' in answer.text:
@@ -345,12 +345,12 @@ def _load(path):
   return types.SimpleNamespace(**runpy.run_path(str(path)))
 
 
-def check_limits(python=sys.executable, script=ROOT / 'processes' / 'machine.py', wanted_free_bytes=4 << 30):
+def check_limits(script=ROOT / 'processes' / 'machine.py', wanted_free_bytes=4 << 30):
   """Checks the cores and the memory that the machine and the limits of control groups leave to this process.
 
   The default of `wanted_free_bytes` is the memory for training Pong with 32 environments, plus a reserve.
   """
-  answer = ask(python, str(script))
+  answer = ask(sys.executable, str(script))
   try:
     cores, all_cores, memory, all_memory, free = map(int, answer.text.split())
   except ValueError:
@@ -367,12 +367,12 @@ def check_limits(python=sys.executable, script=ROOT / 'processes' / 'machine.py'
   return Result('warn' if fixes else 'ok', 'limits', found, '; '.join(fixes))
 
 
-def check_shared_memory(needed_bytes=64 << 20):
+def check_shared_memory():
   """Checks shared memory.
 
-  Environments write observations to anonymous shared memory. It counts as memory, not as space in /dev/shm. The default
-  of `needed_bytes` is enough for some hundred environments.
+  Environments write observations to anonymous shared memory. It counts as memory, not as space in /dev/shm.
   """
+  needed_bytes = 64 << 20  # Enough for some hundred environments.
   try:
     descriptor = os.memfd_create('doctor')
     try:
@@ -387,12 +387,13 @@ def check_shared_memory(needed_bytes=64 << 20):
   return Result('ok', 'shared memory', 'works; /dev/shm is not needed')
 
 
-def check_open_files(workers=64):
+def check_open_files():
   """Checks the limit of open files.
 
   Training raises the soft limit itself. It has five file descriptors for each environment worker; see
   actor/environment_workers.py.
   """
+  workers = 64
   needed = 256 + 5 * workers
   _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   found = f'{workers} environment workers need {needed}'

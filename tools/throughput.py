@@ -243,11 +243,6 @@ def _load(file, stored_settings):
   return measured
 
 
-def _save(file, measured, stored_settings):
-  with run_directory.replaced(file) as new, open(new, 'w', encoding='utf-8') as stream:
-    json.dump({'settings': stored_settings, 'measured': [one._asdict() for one in measured]}, stream, indent=1)
-
-
 def _draw(measured, rows, config, file):
   """Draws speed against the variation of step times."""
   picture, panels = drawing.grid(1, 1, 7, 4.5)
@@ -283,7 +278,7 @@ def main():
       measured.append(throughput_table.Measured(
           level.task, throughput_table.Architecture(row.setting, name, gpus), level.level, speeds,
           row.num_environments(config.batch_size), row.unrolls(config.batch_size), config.unroll_length))
-    _save(file, measured, stored_settings)
+    run_directory.write_json(file, {'settings': stored_settings, 'measured': [one._asdict() for one in measured]})
   if config.experiment == 'variation':
     _draw(measured, rows, config, os.path.join(folder, 'variation.png'))
     print(f'wrote {folder}/variation.png')

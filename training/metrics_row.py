@@ -99,7 +99,7 @@ class MetricsRow:
     # The count is read while workers change it, so it may differ by a step.
     stepping = min(max(since.stepping_ns * 1e-9 / seconds / self._host.num_workers, 0.), 1.)
     row |= {
-        'inference_batch_size': since.items / since.batches if since.batches else None,
+        'inference_batch_size': since.rows / since.batches if since.batches else None,
         'environment_restarts': self._earlier_restarts + self._host.pool.restarts,
         'time/learner_waits': self._waited_seconds / seconds,
         'time/queue_full': since.blocked_ns * 1e-9 / seconds,

@@ -92,7 +92,7 @@ Status ActorPool::CompleteBatch(int64_t id, int64_t version, const std::vector<c
     copy_row(i, outputs, options_.layout.agent_output_bytes, decision.output.data());
     copy_row(i, states, options_.layout.agent_state_bytes, decision.state.data());
     decision.version = version;
-    memcpy(actor.channel->slot(actor.slot) + options_.action_offset, decision.output.data(), sizeof(int32_t));
+    memcpy(actor.channel->slot(actor.slot), decision.output.data(), sizeof(int32_t));
     reachable.push_back(actors[i]);
   }
   statistics_.batches += 1;

@@ -57,8 +57,7 @@ class ActorPool {
   struct Options {
     int num_environments = 0;
     UnrollLayout layout;
-    int64_t slot_bytes = 0;
-    int64_t action_offset = 0;               // The place of the int32 action in a slot, in bytes.
+    int64_t slot_bytes = 0;                  // Of a worker's slot, which begins with the int32 action.
     int completed_capacity = 1;              // Full unrolls that may wait before actors must wait.
     int64_t environment_timeout_ms = 60000;  // A worker that takes longer to answer is at fault.
     int64_t long_work_factor = 1;            // During long work the timeout is this many times as long.

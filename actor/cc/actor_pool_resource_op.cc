@@ -23,7 +23,6 @@ REGISTER_OP("ActorPool")
     .Attr("num_environments: int")
     .Attr("unroll_length: int")
     .Attr("slot_bytes: int")
-    .Attr("action_offset: int")
     .Attr("environment_types: list(type)")
     .Attr("environment_shapes: list(shape)")
     .Attr("environment_offsets: list(int)")
@@ -53,7 +52,6 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
     OP_REQUIRES_OK(context, context->GetAttr("num_environments", &num_environments));
     OP_REQUIRES_OK(context, context->GetAttr("unroll_length", &unroll_length));
     OP_REQUIRES_OK(context, context->GetAttr("slot_bytes", &options_.slot_bytes));
-    OP_REQUIRES_OK(context, context->GetAttr("action_offset", &options_.action_offset));
     OP_REQUIRES_OK(context, context->GetAttr("environment_offsets", &fields_.environment_offsets));
     OP_REQUIRES_OK(context, context->GetAttr("environment_stacks", &fields_.environment_stacks));
     OP_REQUIRES_OK(context, context->GetAttr("completed_capacity", &capacity));
@@ -123,7 +121,7 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
       return InvalidArgument("unroll_length: ", unroll_length, " rows of ", row_bytes,
                              " bytes are more than can be counted");
     }
-    TF_RETURN_IF_ERROR(CheckPlace("action_offset", options_.action_offset, sizeof(int32_t)));
+    TF_RETURN_IF_ERROR(CheckPlace("action", 0, sizeof(int32_t)));
     for (size_t i = 0; i < fields_.environment.size(); ++i) {
       TF_RETURN_IF_ERROR(
           CheckPlace("environment_offsets", fields_.environment_offsets[i], fields_.environment[i].bytes()));

@@ -7,12 +7,6 @@
 #include "replay/cc/split_mix.h"
 
 namespace scalable_agents {
-namespace {
-
-// A stream is forgotten when this many unrolls of other streams have come since its last one.
-constexpr int64_t kForgottenAfter = 100'000;
-
-}  // namespace
 
 EpisodeReplay::EpisodeReplay(const EpisodeReplayOptions& options)
     : options_(options), layout_(options.components, options.done) {}
@@ -87,10 +81,6 @@ EpisodeReplay::Episodes EpisodeReplay::Add(const std::vector<std::shared_ptr<Epi
 
 Status EpisodeReplay::Next(const std::vector<int64_t>& keys, const std::vector<int64_t>& steps, uint64_t seed,
                            int64_t minimum_size, std::vector<ReplayedUnroll>* unrolls) {
-  if (keys.size() != steps.size()) {
-    return InvalidArgument("steps: want " + std::to_string(keys.size()) + ", one for each key, got " +
-                           std::to_string(steps.size()));
-  }
   for (int64_t step : steps) {
     if (step < 0) return InvalidArgument("step: want at least 0, got " + std::to_string(step));
   }

@@ -3,7 +3,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "replay/cc/episode_replay.h"
 #include "replay/cc/replay_file.h"

@@ -1,5 +1,4 @@
 // TensorFlow ops of the replay of episodes. The public Python interface is replay/episode_replay.py.
-#include <string>
 #include <vector>
 
 #include "ops/cc/field.h"

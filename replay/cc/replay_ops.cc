@@ -3,7 +3,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "ops/cc/field.h"

@@ -19,9 +19,6 @@ constexpr double kSmallestPriority = 1e-6;
 constexpr double kLargestWeight = 1e280;
 constexpr double kSmallestWeight = 1e-280;  // A weight of 0 means that the sequence has no priority.
 
-// A stream is forgotten when this many unrolls of other streams have come since its last one.
-constexpr int64_t kForgottenAfter = 100'000;
-
 ReplayOptions WithHistory(ReplayOptions options, const RowLayout& layout) {
   options.geometry.history = layout.history();
   return options;

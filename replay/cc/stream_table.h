@@ -30,6 +30,9 @@ struct StreamStatistics {
   int64_t bytes = 0;  // Memory of the rows.
 };
 
+// A stream is forgotten when this many unrolls of other streams have come since its last one.
+constexpr int64_t kForgottenAfter = 100'000;
+
 // Finds streams by their ids. A `Segment` is what is kept of a stream since its start or its last gap. Thread-safe.
 template <typename Segment>
 class StreamTable {

@@ -53,17 +53,23 @@ def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False) -> tuple
   columns = min(6, math.ceil(math.sqrt(len(levels))))
   lines = math.ceil(len(levels) / columns)
   picture, grid = drawing.grid(lines, columns, 1 + 3.4 * max(columns, 2), 0.5 + 2.5 * lines)
-  panels = dict(zip(levels, grid.flat, strict=False))
-  for level, axes in panels.items():
-    axes.set_title(level, color=drawing.INK, loc='left', fontsize=9)
-    drawing.returns_axis(axes)
-    drawing.plain(axes, 'both')
-  for axes in grid.flat[len(levels):]:
-    axes.set_visible(False)
+  panels = panels_of_levels(levels, grid, 9)
   picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
   for axes in grid[:, 0]:
     axes.set_ylabel('mean return' if are_evaluated else 'training return', color=drawing.INK)
   return picture, panels
+
+
+def panels_of_levels(levels: Sequence[str], grid: np.ndarray, fontsize: int) -> dict[str, Any]:
+  """Titles a panel of returns for each level, hides the other panels of the grid, and returns level -> panel."""
+  panels = dict(zip(levels, grid.flat, strict=False))
+  for level, axes in panels.items():
+    axes.set_title(level, color=drawing.INK, loc='left', fontsize=fontsize)
+    drawing.returns_axis(axes)
+    drawing.plain(axes, 'both')
+  for axes in grid.flat[len(levels):]:
+    axes.set_visible(False)
+  return panels
 
 
 def longest(runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:

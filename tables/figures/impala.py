@@ -227,14 +227,7 @@ def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]
   columns = min(3, len(levels))
   lines = math.ceil(len(levels) / columns)
   picture, grid = drawing.grid(lines, columns, 1.5 + 4 * max(columns, 2), 0.3 + 3.2 * lines)
-  panels = dict(zip(levels, grid.flat, strict=False))
-  for level, axes in panels.items():
-    axes.set_title(level, color=drawing.INK, loc='left', fontsize=10)
-    drawing.returns_axis(axes)
-    drawing.plain(axes, 'both')
-  for axes in grid.flat[len(levels):]:
-    axes.set_visible(False)
-  return picture, panels
+  return picture, curves.panels_of_levels(levels, grid, 10)
 
 
 def _mean_curve(samples: Sequence[sweep.Sample]) -> tuple[np.ndarray, np.ndarray]:

@@ -31,13 +31,12 @@ _RETURN = 'episode_return'
 
 
 class Memory(NamedTuple):
-  """What restricted_history.json has for one level and one history."""
+  """What restricted_history.json has for one level and one history, under these names."""
   mean_return: float
   greedy_match: float      # Per cent of the steps.
   value_difference: float  # Of the largest action values, in the scale of the network.
 
 
-_MEMORY_FIELDS = ('mean_return', 'greedy_match', 'value_difference')  # In the file.
 _MEMORY_AXES = ('mean return', 'greedy action match (%)', 'difference of max Q')  # Of each field of Memory.
 
 
@@ -199,7 +198,7 @@ def read_memory(run: runs_lib.Run) -> dict[str, dict[float, Memory]]:
     found = {}
     for level, histories in json_text.as_object(content).items():
       for history, result in json_text.as_object(histories).items():
-        mean_return, match, difference = json_text.numbers(result, _MEMORY_FIELDS).values()
+        mean_return, match, difference = json_text.numbers(result, Memory._fields).values()
         found.setdefault(level, {})[float(history)] = Memory(mean_return, 100 * match, difference)
     return found
 

@@ -12,10 +12,10 @@ from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tables.results import training_returns
 
-_SUMMARY, _OF_LEVELS = NUMBERS = ('1', '2')
+_SUMMARY = '1'
+NUMBERS = (_SUMMARY, '2')
 AGENTS = (runs_lib.LASER, *runs_lib.AGENTS)  # As in config.json. The others are only in figures.
 _PAPER = laser_published.PAPER
-_BENCHMARKS = {'atari57': 'Atari-57', 'dmlab30': 'DMLab-30'}
 _KUNG_FU = ('kung_fu_master', 60744.3)  # Table 2 prints 607443.0 for the agent without a sweep.
 _HOW = (
     f'This run: the mean return of the last {training_returns.WINDOW} training episodes of a level before the '
@@ -61,7 +61,7 @@ def _summary_table(found, notes) -> layout.Table:
   for row in laser_published.ROWS:
     cell = found[row.ours].summary(row.measure) if row.ours else results.Cell(None, 'another agent')
     again = paper_tables.recomputed(row.suite, row.ours, _PAPER) if row.ours else None
-    benchmark = f'{_BENCHMARKS[row.suite]}, {results.short(row.frames)} frames'
+    benchmark = f'{paper_tables.BENCHMARKS[row.suite]}, {results.short(row.frames)} frames'
     numbers.append(paper_tables.SummaryNumber(row.agent, benchmark, row.measure, row.printed, again, cell))
   explained = [
       "From its levels: computed from the paper's rows in table 2 with the function that scores runs.",

@@ -10,6 +10,7 @@ from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
 
 ABOVE_HUMAN = 'above_human'  # A field of scores.SuiteScore, which is a number of levels. The others are in per cent.
+BENCHMARKS = {'atari57': 'Atari-57', 'dmlab30': 'DMLab-30'}
 MEASURES = {'mean_capped': 'mean capped', 'median': 'median', 'mean': 'mean', ABOVE_HUMAN: 'levels above human'}
 _AgentOf = Callable[[runs_lib.Run, Iterable[published.Agent]], published.Agent | None]
 

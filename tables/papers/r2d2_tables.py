@@ -13,7 +13,6 @@ from scalable_agents.tables.results import runs as runs_lib
 
 AGENTS = (runs_lib.R2D2, 'impala')  # As in config.json. Runs of IMPALA may be re-runs in tables 1 and 3.
 _PAPER = r2d2_published.PAPER
-_BENCHMARKS = {'atari57': 'Atari-57', 'dmlab30': 'DMLab-30'}
 _SUMMARY = '1'
 _OF_LEVELS = {table.number: table for table in (
     paper_tables.PaperTable('3', 'DMLab-30 scores', 'dmlab30', True, 1, _PAPER),
@@ -80,19 +79,19 @@ def _summary_table(runs, notes) -> layout.Table:
   trained = {(agent.name, agent.suite): result for agent, result in gathered.items()}
   numbers = []
   names = dict.fromkeys(row['agent'] for row in published.rows('r2d2_table_1.csv'))
-  for name, suite in ((name, suite) for name in names for suite in _BENCHMARKS):
+  for name, suite in ((name, suite) for name in names for suite in paper_tables.BENCHMARKS):
     again = _recomputed(suite, name)
     for measure, printed in _PAPER.summaries[suite].get(name, {}).items():
       result = trained.get((name, suite))
       cell = result.summary(measure) if result else results.Cell(None, results.NOT_RUN)
-      numbers.append(paper_tables.SummaryNumber(name, _BENCHMARKS[suite], measure, printed, again, cell))
+      numbers.append(paper_tables.SummaryNumber(name, paper_tables.BENCHMARKS[suite], measure, printed, again, cell))
   original = published.SUMMARIES['dmlab30'][_EXPERTS]['mean_capped']
   explained = [
       "From its levels: computed from the paper's rows in tables 3 and 4 with the function that scores runs. The paper "
       'rounds those rows.',
       f"{r2d2_published.ORIGINAL}, DMLab-30: from the rows of the IMPALA paper's table B.1. That paper prints "
       f'{original} for the mean capped score.',
-      paper_tables.explanation(*_BENCHMARKS), _SEEDS]
+      paper_tables.explanation(*paper_tables.BENCHMARKS), _SEEDS]
   return paper_tables.summary_table(numbers, explained + others + notes)
 
 

@@ -31,7 +31,7 @@ _SHOWN_OTHERWISE = frozenset({
 FREE = frozenset({
     'seed', *run_config.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
     *settings.free_settings(cluster_config.ClusterConfig), 'measure_delta_q', 'save_replay'})
-_FREE = (FREE | {'sweep_index'}) - {'parameter_refresh'}
+_NO_DEPARTURES = (_SHOWN_OTHERWISE | FREE | {'sweep_index'}) - {'parameter_refresh'}
 
 
 def _reference(preset_name: str, protocol: Any = None) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _reference(preset_name: str, protocol: Any = None) -> dict[str, Any]:
   for part in (preset.config, protocol or preset.protocol, cluster_config.ClusterConfig(),
                population_config.PopulationConfig()):
     values |= dataclasses.asdict(part)
-  return {name: value for name, value in values.items() if name not in _SHOWN_OTHERWISE | _FREE}
+  return {name: value for name, value in values.items() if name not in _NO_DEPARTURES}
 
 
 _PAPER: dict[str, dict[str, dict[str, Any]]] = {  # Family -> suite -> setting -> value.
@@ -103,7 +103,7 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
   if agent.actors and (run.actors or 0) > agent.actors:
     found['num_actors'] = run.actors
   found |= {name: value for name, value in run.flags.items()
-            if name not in _SHOWN_OTHERWISE | _FREE and not _is_papers(name, value, run, agent)}
+            if name not in _NO_DEPARTURES and not _is_papers(name, value, run, agent)}
   if run.flags.get('dataset_path') == dmlab.DUMMY_DATASET:
     found['dataset_path'] = dmlab.DUMMY_DATASET
   if run.flags['total_environment_frames'] > agent.frames:  # The cell's text mentions fewer frames already.

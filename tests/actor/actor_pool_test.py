@@ -109,8 +109,8 @@ class ActorPoolTest(parameterized.TestCase):
         self.assertGreaterEqual(now, was, name)
     last = seen[-1]
     self.assertGreater(last.steps, 5 * 5 * 10)
-    self.assertLessEqual(last.items, last.steps)
-    self.assertLessEqual(last.batches, last.items)
+    self.assertLessEqual(last.rows, last.steps)
+    self.assertLessEqual(last.batches, last.rows)
     self.assertGreater(last.stepping_ns, 0)
     self.assertGreater(last.inference_waiting_ns, 0)
 
@@ -133,12 +133,10 @@ class ActorPoolTest(parameterized.TestCase):
       with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'outputs: want int32, int32, int64, .*, got uint8'):
         ops.actor_pool_next_unroll(played.pool._handle, types=[tf.uint8])
 
-  @parameterized.parameters((8, -1), (8, 5), (3, 0), (8, 2**40))
-  def test_an_action_outside_of_its_slot_is_refused(self, slot_bytes, offset):
-    with self.assertRaisesRegex(tf.errors.InvalidArgumentError,
-                                f'action_offset: 4 bytes at {offset} are not in a slot of {slot_bytes}'):
+  def test_a_slot_without_room_for_an_action_is_refused(self):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'action: 4 bytes at 0 are not in a slot of 3'):
       ops.actor_pool(
-          num_environments=1, unroll_length=1, slot_bytes=slot_bytes, action_offset=offset, environment_types=[],
+          num_environments=1, unroll_length=1, slot_bytes=3, environment_types=[],
           environment_shapes=[], environment_offsets=[], environment_stacks=[], output_types=[tf.int32],
           output_shapes=[[]], state_types=[], state_shapes=[], completed_capacity=1, environment_timeout_ms=1,
           long_work_factor=1, barrier='none', dynamic_batching=True, shared_name=ops.unique_name('test'))

@@ -71,17 +71,14 @@ class PlayedPool:
 
     batches = tf.Variable(3, dtype=tf.int64)
 
-    def act(number):
+    def act():
       batch = self.pool.next_batch()
       with tf.control_dependencies([batch.id]):
         version = batches.assign_add(1) // 3
       self.pool.complete_batch(batch.id, version, *policy(batch, version))
-      return [number + 1]
 
     for _ in range(inference_loops):
-      loop = tf.function(lambda: tf.while_loop(
-          lambda number: True, act, [tf.constant(0)], parallel_iterations=1))
-      self._acting.append(waiting.start(loop))
+      self._acting.append(waiting.start(actor_pool.endless(act)))
     return self
 
   def take(self, number):

@@ -173,7 +173,7 @@ class WorkerTest(parameterized.TestCase):
       self.assertEqual(of_actor, sorted(of_actor))
       self.assertGreater(of_actor[-1], of_actor[0])
     counts = host.pool.statistics()  # The workers go on.
-    self.assertEqual(counts.items, counts.batches)  # Each worker acts alone.
+    self.assertEqual(counts.rows, counts.batches)  # Each worker acts alone.
     host.check()
 
   def test_an_unroll_begins_with_the_latest_parameters(self):

@@ -52,14 +52,12 @@ class _Pool:
   def __enter__(self):
     self.pool.start()
 
-    def act(number):
+    def act():
       batch = self.pool.next_batch()
       action = tf.random.uniform(tf.shape(batch.last_action), 0, 9, tf.int32)
       self.pool.complete_batch(batch.id, tf.constant(0, tf.int64), _Output(action), ())
-      return [number + 1]
 
-    self._acting = waiting.start(tf.function(lambda: tf.while_loop(
-        lambda number: True, act, [tf.constant(0)], parallel_iterations=1)))
+    self._acting = waiting.start(actor_pool.endless(act))
     return self
 
   def __exit__(self, *unused_exception):

@@ -104,25 +104,14 @@ class ProcessesTest(absltest.TestCase):
     finished = threading.Event()
     evaluator = evaluator_lib.Evaluator(num_episodes, level_ids, finished.set, pool.retire)
 
-    @tf.function
     def act():
-      def step(count):
-        batch = pool.next_batch()
-        zeros = tf.nest.map_structure(
-            lambda tensor: tf.zeros([tf.size(batch.actor_id), *tensor.shape], tensor.dtype), spec)
-        pool.complete_batch(batch.id, tf.constant(0, tf.int64), zeros, ())
-        return [count + 1]
-      tf.while_loop(lambda count: True, step, [0], parallel_iterations=1)
-
-    @tf.function
-    def count_episodes():
-      def put(count):
-        evaluator.put(pool.next_unroll())
-        return [count + 1]
-      tf.while_loop(lambda count: True, put, [0], parallel_iterations=1)
+      batch = pool.next_batch()
+      zeros = tf.nest.map_structure(
+          lambda tensor: tf.zeros([tf.size(batch.actor_id), *tensor.shape], tensor.dtype), spec)
+      pool.complete_batch(batch.id, tf.constant(0, tf.int64), zeros, ())
 
     pool.start()
-    results = [waiting.start(loop) for loop in (act, count_episodes)]
+    results = [waiting.start(actor_pool.endless(body)) for body in (act, lambda: evaluator.put(pool.next_unroll()))]
     self.assertTrue(finished.wait(_DEADLINE_SECONDS))
     pool.close()
     for result in results:

@@ -3,7 +3,6 @@
 run_launcher_test.py tests how all end with a signal and with the launcher.
 """
 
-import io
 import os
 import sys
 
@@ -48,13 +47,7 @@ write('metrics.jsonl', json.dumps({'environment_frames': 100 if plan == 'finish'
 '''
 
 
-class LauncherTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    signal_handlers.restore_after(self)
-    self.folder = self.create_tempdir().full_path
-    self.stream = io.StringIO()
+class LauncherTest(signal_handlers.LauncherTestCase):
 
   def _run(self, *plans, then='finish'):
     """Runs members with these plans. Returns the names of members that were not started again."""

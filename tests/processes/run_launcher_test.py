@@ -3,7 +3,6 @@
 population_launcher_test.py tests what happens to the runs.
 """
 
-import io
 import os
 import pathlib
 import signal
@@ -80,13 +79,7 @@ print(launcher.run())
 '''
 
 
-class ServicesTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    signal_handlers.restore_after(self)
-    self.folder = self.create_tempdir().full_path
-    self.stream = io.StringIO()
+class ServicesTest(signal_handlers.LauncherTestCase):
 
   def _run(self, first, then='serve', lives=1):
     """Runs two runs, which end when the service is in life number `lives`. Returns the runs that were given up."""

@@ -338,7 +338,7 @@ class DoctorTest(parameterized.TestCase):
       (100, 576, 'ok', ''), (100, resource.RLIM_INFINITY, 'ok', ''), (100, 575, 'wrong', 'limits.conf'))
   def test_open_files(self, soft, hard, status, fix):
     with mock.patch.object(resource, 'getrlimit', lambda _: (soft, hard)):
-      result = doctor.check_open_files(workers=64)
+      result = doctor.check_open_files()
     self.assertEqual(result.status, status)
     self.assertIn(fix, result.fix)
 

@@ -1,7 +1,6 @@
 """Tests of clusters on this machine, with the real binary and with small programs that fail on purpose."""
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -139,13 +138,7 @@ class BinaryTest(parameterized.TestCase):
     self.assertFalse(os.path.exists(logdir))
 
 
-class ClusterTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    signal_handlers.restore_after(self)
-    self.folder = self.create_tempdir().full_path
-    self.stream = io.StringIO()
+class ClusterTest(signal_handlers.LauncherTestCase):
 
   def _run(self, plans, **settings):
     """Runs processes with these plans for their lives. Returns the lines of output."""

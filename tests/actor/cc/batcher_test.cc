@@ -7,7 +7,6 @@
 #include <chrono>
 #include <numeric>
 #include <optional>
-#include <string>
 #include <thread>
 #include <vector>
 

@@ -86,7 +86,6 @@ class TestPool {
     options.num_environments = num_environments;
     options.layout.unroll_length = unroll_length;
     options.slot_bytes = sizeof(Row);
-    options.action_offset = offsetof(Row, action);
     options.layout.environment_fields = {{offsetof(Row, acted), 4},
                                          {offsetof(Row, incarnation), 8},
                                          {offsetof(Row, step), 8},
