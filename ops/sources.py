@@ -14,7 +14,8 @@ SYMBOL = 'scalable_agents_sources'  # The function in the library that returns t
 
 def checksum(root: str, folders: Sequence[str]) -> str:
   """Returns the checksum of the C++ files in these folders below `root`; '' where there are none, as in a wheel."""
-  paths = sorted(path for folder in folders for path in glob.glob(os.path.join(root, folder, 'cc', '*.[ch]*')))
+  paths = sorted(path for folder in folders for name in ('*.cc', '*.h')  # Not the copies that editors make.
+                 for path in glob.glob(os.path.join(root, folder, 'cc', name)))
   if not paths:
     return ''
   found = hashlib.sha256()

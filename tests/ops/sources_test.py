@@ -28,6 +28,7 @@ class SourcesTest(absltest.TestCase):
     build(sources.SYMBOL)
     sources.check(library, folders)
     (root / 'elsewhere' / 'cc' / 'code.cc').write_text('', encoding='utf-8')
+    (root / 'two' / 'cc' / 'code.cc.orig').write_text('', encoding='utf-8')  # A copy by an editor or by patch.
     sources.check(library, folders)
     (root / 'two' / 'cc' / 'code.cc').write_text('// new\n', encoding='utf-8')
     with self.assertRaisesRegex(ImportError, '/one/library.so is older than this code: run `make setup`$'):
