@@ -114,7 +114,7 @@ class EnvironmentWorkers:
     self._environments = environments
     self._timeout_seconds = timeout_seconds
     self._niceness = niceness
-    self._restarts, self._was_slow = [0] * num_workers, [False] * num_workers
+    self._restarts, self._tries_again = [0] * num_workers, [False] * num_workers
     self._workers: list[Worker | None] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
     self._specification: Specification | None = None
@@ -338,10 +338,9 @@ class EnvironmentWorkers:
     self._end(worker, patience_seconds=0.)
     leftovers.kill(f'{self._mark}{worker}.', [discarded.process.pid])  # Its process id is also its group's id.
     discarded.stderr.wait(_LAST_WORDS_SECONDS)
-    if is_slow and not self._was_slow[worker]:
-      self._was_slow[worker] = True  # It gets another try. If that takes as long, the seeds may be at fault.
-    else:
-      self._was_slow[worker] = False
+    # Long work gets a second try with the same seeds. If that takes as long, the seeds may be at fault.
+    self._tries_again[worker] = is_slow and not self._tries_again[worker]
+    if not self._tries_again[worker]:
       self._restarts[worker] += 1
 
   def _end(self, worker, patience_seconds):

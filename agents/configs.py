@@ -222,8 +222,7 @@ class PopArtImpalaConfig(ImpalaConfig):
       'agent is MultiHead-IMPALA, a baseline of Hessel et al. 2019.', choices=('popart', 'none'))
   popart_decay: float = setting(
       3e-4, 'Decay rate (beta) of the statistics, per rollout of a level. PopArt-IMPALA, equation 6, "Implementation '
-      'notes".',
-      at_least=0, at_most=1)
+      'notes".', at_least=0, at_most=1)
   popart_second_moment: str = setting(
       'literal', "What a rollout adds to the second moment: the square of its mean target (literal, as the paper's "
       'text says), or the mean of its squared targets (mean_of_squares, ours).',

@@ -213,7 +213,8 @@ def _why_build(library):
   """Returns why the C++ ops must be built; '' if this library is as new as the sources of its tree."""
   if not library.exists():
     return f'{library} is not built'
-  sources = library.parent.parent.glob('*/cc/*.[ch]*')
+  folder = library.parent.parent
+  sources = [*folder.glob('*/cc/*.cc'), *folder.glob('*/cc/*.h')]
   newer = next((path for path in sources if path.stat().st_mtime > library.stat().st_mtime), None)
   return f'{library} is older than {newer}' if newer else ''
 

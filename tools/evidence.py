@@ -245,7 +245,7 @@ def _section(name: str, paper: Paper, studies: dict[str, dict[str, _Line]],
   lines.append('')
   for key, study in paper.studies.items():
     seeds = next(iter(studies[key].values())).scores.shape[1]
-    measured = 'the whole run' if study.measured == 1 else f'its last {study.measured:.0%}'
+    measured = 'the whole run' if study.measured == 1 else f'its last {100 * study.measured:.0f} %'
     lines.append(f'- {key}: `scalable-agents {study.command} --seeds={seeds}`, {study.frames:,} environment frames '
                  f'per run. A score is the mean return over {measured}.')
   return [*lines, '']

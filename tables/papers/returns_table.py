@@ -164,7 +164,8 @@ def _paper(level: str, run: runs_lib.Run) -> str:
     score = agent and paper.level_scores.get(agent.suite, {}).get(agent.name, {}).get(registry.test_level(level))
     if agent and score is not None:
       has_frames = (agent.name, agent.suite) != (r2d2_published.R2D2, 'atari57')
-      return f'{score:g} ({agent.name}{f", {results.short(agent.frames)}" if has_frames else ""})'
+      named = f'{agent.name}, {results.short(agent.frames)}' if has_frames else agent.name
+      return f'{score:g} ({named})'
   return layout.MISSING
 
 
