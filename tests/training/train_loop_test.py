@@ -70,7 +70,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     with mock.patch.object(tf, 'function', counting):
       self.trainer(updates=3).train()
     for name in ('Learner._step', 'Learner._gradients', 'Collector.__init__.<locals>.take', 'make_loop.<locals>.loop',
-                 '_endless.<locals>.loop'):
+                 'endless.<locals>.loop'):
       self.assertEqual(traces[name], 1, name)
     self.assertEqual(set(traces.values()), {1}, traces)
 
