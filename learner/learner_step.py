@@ -184,6 +184,9 @@ class Learner(tf.Module):
     batch = batch._replace(unroll=self._with_stacks(batch.unroll))
     with tf.GradientTape() as tape:
       result = self._loss(self.agent, batch, self._live_config)
+    for name, value in {_TOTAL: result.total, **result.terms}.items():
+      if value.shape.rank != 0:
+        raise ValueError(f'{name}: want a scalar, got shape {value.shape}')
     # Actors may be ahead of the learner: they may have acted for an earlier learner process, which died.
     lag = tf.reduce_mean(tf.cast(tf.maximum(self.version() - batch.unroll.parameter_version[1:], 0), tf.float32))
     # Gradients are made dense: the IndexedSlices of an embedding would make XLA compile the step again for each batch.

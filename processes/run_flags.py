@@ -39,10 +39,10 @@ def define(defaults: Any, flag_values: flags.FlagValues = flags.FLAGS):
     defaults: the config. Its values are the flags' defaults.
     flag_values: where the flags are defined.
   Raises:
-    TypeError: a field's type has no kind of flag.
+    TypeError: a field's type has no kind of flag, or a field is not made by `settings.setting`.
   """
   field_types = typing.get_type_hints(type(defaults))
-  for field in dataclasses.fields(defaults):
+  for field in settings.fields(defaults):
     kind, name = field_types[field.name], field.name
     if kind not in _DEFINERS:
       raise TypeError(f'{type(defaults).__name__}.{name}: no flag can hold a {kind}')

@@ -18,6 +18,7 @@ MAX_ENVIRONMENTS = 10_000
 MAX_PROCESSES = 1_024   # Of one kind, on one machine.
 MAX_SECONDS = 86_400    # The longest wait or interval: a day.
 
+_SMALLEST_INT64, _LARGEST_INT64 = -2 ** 63, 2 ** 63 - 1
 _SMALLEST_FLOAT32 = 2.0 ** -126  # The smallest normal number. TensorFlow treats smaller ones as 0.
 _LONGEST_SHOWN = 200  # Characters of a value in a message.
 _INFINITE = ('inf', '-inf')  # How config.json writes infinite numbers, because JSON has none.
@@ -62,9 +63,23 @@ def setting(default: Any, help: str, free: bool = False, *, kind: Callable[[Any]
       'required': required})
 
 
+def fields(config: Any) -> tuple[dataclasses.Field[Any], ...]:
+  """Returns the fields of a config, or of a class of configs.
+
+  Raises:
+    TypeError: a field is not made by `setting`.
+  """
+  found = dataclasses.fields(config)
+  for field in found:
+    if 'help' not in field.metadata:
+      name = (config if isinstance(config, type) else type(config)).__name__
+      raise TypeError(f'{name}.{field.name}: want settings.setting(default, help) as its value')
+  return found
+
+
 def free_settings(config: Any) -> frozenset[str]:
   """Returns the names of the `free` fields of a config, or of a class of configs."""
-  return frozenset(field.name for field in dataclasses.fields(config) if field.metadata['free'])
+  return frozenset(field.name for field in fields(config) if field.metadata['free'])
 
 
 def portable(config: Config) -> Config:
@@ -72,7 +87,7 @@ def portable(config: Config) -> Config:
 
   A setting whose `kind` differs from the default's keeps its value, because the kind belongs to the run.
   """
-  defaults = {field.name: field.default for field in dataclasses.fields(cast(Any, config)) if field.metadata['free']}
+  defaults = {field.name: field.default for field in fields(config) if field.metadata['free']}
   of_defaults, of_config = kinds(config, defaults), kinds(config, dataclasses.asdict(cast(Any, config)))
   return dataclasses.replace(cast(Any, config), **{
       name: value for name, value in defaults.items() if of_defaults.get(name) == of_config.get(name)})
@@ -86,7 +101,7 @@ def kinds(config: Any, values: Mapping[str, Any]) -> dict[str, str]:
     values: the values of settings by name. A missing one counts as the default.
   """
   return {field.name: field.metadata['kind'](values.get(field.name, field.default))
-          for field in dataclasses.fields(config) if field.metadata['kind']}
+          for field in fields(config) if field.metadata['kind']}
 
 
 def check(config: Any) -> None:
@@ -96,14 +111,18 @@ def check(config: Any) -> None:
 
   Raises:
     ValueError: a setting is not allowed. The message is one line with the flag, its value and the allowed values.
+    TypeError: a field is not made by `setting`.
   """
   field_types = typing.get_type_hints(type(config))
-  for field in dataclasses.fields(config):
+  for field in fields(config):
     value, field_type = getattr(config, field.name), field_types[field.name]
     if not _is_allowed(value, field_type, field.metadata):
       reason = f'want {wanted(field_type, field.metadata)}'
-      if field_type is float and isinstance(value, float) and field.metadata['bounds'].contain(value):
-        reason += f'; in float32 this is {_float32(value):g}'  # Else 0.99999999999 would seem to be less than 1.
+      if isinstance(value, (int, float)) and field.metadata['bounds'].contain(value):
+        if field_type is float:
+          reason += f'; in float32 this is {_float32(value):g}'  # Else 0.99999999999 would seem to be less than 1.
+        elif field_type in (int, Count) and not _SMALLEST_INT64 <= value <= _LARGEST_INT64:
+          reason += ', of at most 64 bits'
       raise ValueError(f'--{field.name}={shown(value)}: {reason}')
 
 
@@ -116,19 +135,21 @@ def wanted(field_type: Any, metadata: typing.Mapping[str, Any]) -> str:
       return 'one of ' + ', '.join(filter(None, metadata['choices']))
     return metadata['required'] or 'text in UTF-8'
   bounds = metadata['bounds']
-  if field_type is not float:
-    number = f'a whole number from {bounds.at_least} to {bounds.at_most}'
-    return f'{AUTO}, or {number}' if field_type == Count else number
-  if None not in (bounds.at_least, bounds.at_most) and bounds.at_most < math.inf:
-    return f'a number from {bounds.at_least} to {bounds.at_most}'
-  least = f'of at least {bounds.at_least}' if bounds.more_than is None else f'of more than {bounds.more_than}'
-  if bounds.less_than is not None:
-    return f'a number {least} and less than {bounds.less_than}'
-  if bounds.at_most is None:
-    return f'a finite number {least}'
-  if bounds.at_most == math.inf:
-    return f'a number {least}, or inf'
-  return f'a number {least} and at most {bounds.at_most}'
+  finite = None if bounds.at_most == math.inf else bounds.at_most
+  if bounds.at_least is not None and finite is not None:
+    limits = f' from {bounds.at_least} to {finite}'
+  else:
+    texts = (f'{words} {bound}' for words, bound in (
+        ('at least', bounds.at_least), ('more than', bounds.more_than),
+        ('less than', bounds.less_than), ('at most', finite)) if bound is not None)
+    limits = ' and '.join(texts)
+    limits = f' of {limits}' if limits else ''
+  if field_type is float:
+    if bounds.at_most == math.inf:
+      return f'a number{limits}, or inf'
+    is_between = {None} not in ({bounds.at_least, bounds.more_than}, {bounds.less_than, bounds.at_most})
+    return f'a {"" if is_between else "finite "}number{limits}'
+  return f'{AUTO}, or a whole number{limits}' if field_type == Count else f'a whole number{limits}'
 
 
 def help_text(field_type: Any, metadata: typing.Mapping[str, Any]) -> str:
@@ -207,7 +228,8 @@ def _is_allowed(value, field_type, metadata):
   if field_type is float and isinstance(value, (int, float)):
     rounded = _float32(value)
     return all(map(metadata['bounds'].contain, (value, rounded))) and (value == 0 or rounded != 0)
-  return isinstance(value, int) and metadata['bounds'].contain(value)
+  return (isinstance(value, int) and _SMALLEST_INT64 <= value <= _LARGEST_INT64
+          and metadata['bounds'].contain(value))
 
 
 def _float32(value: float) -> float:

@@ -343,6 +343,20 @@ class OtherLossTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'after_update: stranger:0 is not a variable of the agent'):
       learner.step(learner_step.Batch(_unroll(learner.agent)))
 
+  @parameterized.parameters('loss/total', 'loss/more')
+  def test_a_loss_of_each_row_is_refused(self, name):
+    config = configs.ImpalaConfig()
+
+    def loss(agent, batch, config):
+      whole = impala.loss(agent, batch, config)
+      of_each = tf.stack([whole.total, whole.total])
+      return whole._replace(total=of_each) if name == 'loss/total' else whole._replace(terms={name: of_each})
+
+    learner = learner_step.Learner(
+        impala.Agent(unrolls.environment_spec(), config), loss, impala.make_optimizer, config, {}, 'never')
+    with self.assertRaisesRegex(ValueError, rf'{name}: want a scalar, got shape \(2,\)'):
+      learner.step(learner_step.Batch(_unroll(learner.agent)))
+
   def test_a_variable_that_the_loss_does_not_use_is_named(self):
     config = configs.ImpalaConfig()
     agent = impala.Agent(unrolls.environment_spec(), config)

@@ -169,6 +169,29 @@ class MessagesTest(parameterized.TestCase):
       settings.check(configs.ImpalaConfig(**{name: value}))
     self.assertEqual(str(caught.exception), f'--{name}={value}: want {wanted}')
 
+  @parameterized.parameters(
+      (int, dict(at_least=1), 0, 'a whole number of at least 1'),
+      (int, dict(at_least=1), 2**63, 'a whole number of at least 1, of at most 64 bits'),
+      (int, {}, -2**63 - 1, 'a whole number, of at most 64 bits'),
+      (int, dict(at_most=9), 10, 'a whole number of at most 9'),
+      (settings.Count, dict(at_least=1), 0, 'auto, or a whole number of at least 1'),
+      (float, {}, math.inf, 'a finite number'),
+      (float, dict(less_than=1), 1.0, 'a finite number of less than 1'),
+      (float, dict(at_most=math.inf), math.nan, 'a number, or inf'),
+      (float, dict(more_than=0, at_most=1), 0.0, 'a number of more than 0 and at most 1'))
+  def test_an_agents_own_setting_needs_no_bounds(self, kind, bounds, value, wanted):
+    config = dataclasses.make_dataclass('Config', [('size', kind, settings.setting(5, 'Help.', **bounds))])
+    with self.assertRaises(ValueError) as caught:
+      settings.check(config(size=value))
+    self.assertEqual(str(caught.exception), f'--size={value}: want {wanted}')
+
+  def test_a_field_without_a_help_text_is_named(self):
+    config = dataclasses.make_dataclass('Config', [('size', int, 5)])
+    for use in (settings.check, settings.free_settings, settings.portable,
+                lambda own: run_flags.define(own, flags.FlagValues())):
+      with self.assertRaisesRegex(TypeError, r'^Config\.size: want settings\.setting\(default, help\) as its value$'):
+        use(config())
+
   def test_a_required_text_may_not_be_empty(self):
     config = dataclasses.make_dataclass(
         'Config', [('folder', str, settings.setting('', 'Help.', required='a folder'))])
