@@ -8,6 +8,9 @@ import shutil
 import sys
 import textwrap
 
+from scalable_agents.ops import sources
+from scalable_agents.processes import standard_streams
+
 _HERE = os.path.dirname(os.path.realpath(__file__))  # Not Bazel's links, which are to some files only.
 _FOLDERS = {'agents': 'Train, evaluate and use agents', 'tables': 'Make the tables and figures of the papers',
             'tools': 'Measure, compare and check'}
@@ -38,6 +41,16 @@ def _columns():
 
 def main():
   """Runs the program that the first argument names, with the other arguments."""
+  standard_streams.make_unfailing()  # `scalable-agents | head -1` ends the reader.
+  try:
+    _run()
+  except KeyboardInterrupt:  # Until the program's imports have ended. Later, it handles Ctrl-C itself.
+    sys.exit(130)
+  except sources.LibraryError as error:
+    sys.exit(f'error: {error}')
+
+
+def _run():
   found = programs()
   name = sys.argv[1] if len(sys.argv) > 1 else '--help'
   if name in ('--help', '-h', 'help'):
@@ -54,10 +67,7 @@ def main():
     hint = f'did you mean {" or ".join(closest)}?' if closest else 'see scalable-agents --help'
     sys.exit(f'error: no program {name!r}: {hint}')
   del sys.argv[1]
-  try:
-    runpy.run_module(found[name][0], run_name='__main__', alter_sys=True)
-  except KeyboardInterrupt:  # While the program is imported. Later, it handles Ctrl-C itself.
-    sys.exit(130)
+  runpy.run_module(found[name][0], run_name='__main__', alter_sys=True)
 
 
 if __name__ == '__main__':

@@ -35,6 +35,7 @@ from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
+from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training import run_config
 
@@ -54,6 +55,18 @@ class ExportConfig:
                              'in evaluations.', choices=run_config.TEST_POLICIES)
   test_epsilon: float = setting(0.001, 'With epsilon: the probability of a random action.', at_least=0, at_most=1)
   agent: str = setting('', "module:NAME of the run's agent, if it is not one of this project's.")
+
+
+def validate(config: ExportConfig):
+  """Raises ValueError with one line: the flag, its value and the allowed values."""
+  settings.check(config)
+  if config.output.endswith(agent_file.ENDING):
+    names, wanted = ('test_policy', 'test_epsilon'), 'without .npz: only a SavedModel selects actions'
+  else:
+    names, wanted = ('precision',), 'that ends in .npz: the weights of a SavedModel are float32'
+  for name in names:
+    if (value := getattr(config, name)) != getattr(ExportConfig, name):
+      raise ValueError(f'--{name}={value}: want an --output {wanted}')
 
 
 class Exported(tf.Module):
@@ -154,7 +167,7 @@ def _evaluation(policy, logdir):
 
 def main():
   """Exports the agent, and prints where it is."""
-  config = run_flags.config_from_flags(ExportConfig)
+  config = run_flags.config_from_flags(ExportConfig, validate)
   policy = python_api.load(config.logdir, config.test_policy, config.test_epsilon, agent=config.agent)
   output = run_flags.user_path(config.output)
   size = ''

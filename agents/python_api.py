@@ -144,8 +144,8 @@ class Policy:
     Returns:
       The action, an int or [B] int32; and the state for the next step.
     Raises:
-      ValueError: an observation is missing, or has another shape or values that its type cannot have; or `state`,
-        `reward` or `done` are those of another number of environments.
+      ValueError: the observations are not a dict, one is missing, or one has another shape or values that its type
+        cannot have; or `state`, `reward` or `done` are those of another number of environments.
     """
     arrays, is_single = self._arrays(observation)
     batch = len(next(iter(arrays.values())))
@@ -165,19 +165,22 @@ class Policy:
 
   def _arrays(self, observation):
     """Returns the observations with a batch dimension, and whether they had none."""
-    arrays, ranks = {}, set()
+    names, arrays, ranks = sorted(self.spec.observation), {}, set()
+    if not isinstance(observation, Mapping):
+      raise ValueError(f'observation: want a dict with {names}, got {type(observation).__name__}')
     for name, spec in self.spec.observation.items():
       if name not in observation:
-        raise ValueError(f'observation: want {sorted(self.spec.observation)}, got {sorted(observation)}')
+        raise ValueError(f'observation: want {names}, got {sorted(observation)}')
       given = np.asarray(observation[name])
       with np.errstate(invalid='ignore'):
         array = given.astype(spec.dtype.as_numpy_dtype)
       if not spec.dtype.is_floating and (array != given).any():
         raise ValueError(f'observation {name!r}: want {spec.dtype.name}, got {given.dtype} with other values')
-      if array.shape[-len(spec.shape):] != tuple(spec.shape) or array.ndim - len(spec.shape) not in (0, 1):
+      batch_rank = array.ndim - len(spec.shape)
+      if batch_rank not in (0, 1) or array.shape[batch_rank:] != tuple(spec.shape):
         raise ValueError(f'observation {name!r}: want shape {tuple(spec.shape)}, or with a batch dimension before it, '
                          f'got {array.shape}')
-      ranks.add(array.ndim - len(spec.shape))
+      ranks.add(batch_rank)
       arrays[name] = array
     if len(ranks) > 1:
       raise ValueError('observation: some arrays have a batch dimension and others have none')
@@ -237,7 +240,7 @@ def read(logdir: str, agent: str = '', **given: str) -> StoredRun:
     agent: 'module:NAME' of the run's agent if it is not one of this project's.
     **given: as for `_stored_run`.
   Raises:
-    errors.UserError: there is no run, its settings are damaged, or its agent is not known.
+    errors.UserError: there is no run, its settings are damaged, or its agent is not known or not the given one.
   """
   stored = run_directory.read_config(logdir)
   return _stored_run(stored.get('agent'), stored['flags'], agent, run_directory.path(logdir, run_directory.CONFIG),
@@ -254,7 +257,7 @@ def _stored_run(name: str | None, flags: dict[str, Any], agent: str, file: str, 
     file: where they were stored, for messages.
     **given: settings of the protocol for this machine, '' for none. A protocol without such a setting ignores it.
   Raises:
-    errors.UserError: a setting has a value that it cannot have, or the agent is not known.
+    errors.UserError: a setting has a value that it cannot have, or the agent is not known or not the given one.
   """
   candidates = [agents.find(agent)] if agent else [
       preset for preset in agents.PRESETS.values() if preset.agent == agents.AGENTS.get(str(name))]
@@ -266,6 +269,8 @@ def _stored_run(name: str | None, flags: dict[str, Any], agent: str, file: str, 
   preset = max(candidates, key=lambda candidate: len(
       {field.name for field in dataclasses.fields(candidate.protocol)} & flags.keys()))
   definition = python_path.load(preset.agent)
+  if name and name != definition.name:
+    raise errors.UserError(f'--agent={agent}: {file} has another agent, {settings_lib.shown(name)}')
   config = _stored_settings(definition.config, flags, file)
   levels = registry.expand(config.level_name)
   protocol = _stored_settings(type(preset.protocol), flags, file)

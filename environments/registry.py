@@ -207,9 +207,9 @@ def make_from_json(level_name: str, seed: int, protocol: dict[str, dict]) -> bas
               dmlab=dmlab_lib.DmlabSettings(**protocol.get('dmlab', {})))
 
 
-def make_filmed(level_name: str, seed: int, protocol: dict[str, dict]) -> filmed.Filmed:
-  """Like `make_from_json`, with pictures in the observations."""
-  return filmed.Filmed(make_from_json(level_name, seed, protocol))
+def make_filmed(level_name: str, seed: int, protocol: dict[str, dict], has_pictures: bool) -> filmed.Filmed:
+  """Like `make_from_json`, for one episode; with pictures in the observations if `has_pictures`."""
+  return filmed.Filmed(make_from_json(level_name, seed, protocol), has_pictures)
 
 
 def _make_users_own(level_name, seed):

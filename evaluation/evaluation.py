@@ -220,7 +220,7 @@ def play(policy, make_agent, selection, host, run, screen, look) -> evaluator_li
     look: called with the evaluator at regular intervals.
   Raises:
     environment_workers.WorkerError: environments cannot be kept alive.
-    KeyboardInterrupt: Ctrl-C.
+    KeyboardInterrupt: Ctrl-C before the last episode has ended.
     inference.PolicyError: the policy cannot act.
   """
   ended = threading.Event()  # Set when play ends for any reason.
@@ -242,7 +242,7 @@ def play(policy, make_agent, selection, host, run, screen, look) -> evaluator_li
       look(evaluator)
     progress.update(last=True)
     host.close()
-    if interrupted:
+    if interrupted and evaluator.num_played < evaluator.num_episodes:
       raise KeyboardInterrupt
     host.check()
   finally:

@@ -66,7 +66,7 @@ def record(policy, selection: acting.Selection, level: str, protocol: dict[str, 
 def show(policy, step: Callable[..., Any], level: str, protocol: dict[str, Any], seed: int, timeout_seconds: float,
          *make_viewers: Callable[[Fraction], contextlib.AbstractContextManager[Viewer]],
          max_seconds: float = 0.) -> Shown:
-  """Plays an episode and shows it to viewers.
+  """Plays an episode and shows it to viewers. Without viewers, the environment need not draw pictures.
 
   Args:
     policy: evaluation.Restored, or another object with its `agent` and `learner_steps`.
@@ -81,7 +81,7 @@ def show(policy, step: Callable[..., Any], level: str, protocol: dict[str, Any],
     environment_workers.WorkerError: the environment draws no pictures or fails.
     inference.PolicyError: the policy cannot act.
   """
-  arguments = {'level_name': level, 'seed': seed, 'protocol': protocol}
+  arguments = {'level_name': level, 'seed': seed, 'protocol': protocol, 'has_pictures': bool(make_viewers)}
   # SIGTERM removes a video that is not finished.
   with stop_signals.leaving_on_sigterm(), contextlib.ExitStack() as stack:
     environment = stack.enter_context(lone_environment.LoneEnvironment(_FILMED, arguments, timeout_seconds))
@@ -98,9 +98,10 @@ def _play_episode(policy, step, environment, seed, viewers, max_steps) -> Shown:
   row = environment.advance()
   action, steps = 0, 0
   while True:
-    picture = row.observation.pop(filmed.PICTURE)
-    for viewer in viewers:
-      viewer.add(picture)
+    if viewers:
+      picture = row.observation.pop(filmed.PICTURE)
+      for viewer in viewers:
+        viewer.add(picture)
     has_ended = bool(row.observation.pop(filmed.ENDED))
     if has_ended or 0 < max_steps <= steps:
       return Shown(row.episode_return, row.episode_length, has_ended)

@@ -18,7 +18,7 @@ from scalable_agents.ops import sources
 _LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), '_ops.so')
 
 if not os.path.exists(_LIBRARY):
-  raise ImportError(f'{_LIBRARY} is missing: build it with `make setup`, or run through Bazel')
+  raise sources.LibraryError(f'{_LIBRARY} is missing: build it with `make setup`, or run through Bazel')
 
 _ops = tf.load_op_library(_LIBRARY)
 sources.check(_LIBRARY, ['actor', 'learner', 'ops', 'replay'])
@@ -65,7 +65,7 @@ try:
   sequence_replay_restore = _ops.sequence_replay_restore
   stack_frames = _ops.stack_frames
 except AttributeError:
-  raise ImportError(f'{_LIBRARY} is older than this code: run `make setup`') from None
+  raise sources.LibraryError(f'{_LIBRARY} is older than this code: run `make setup`') from None
 
 tf.no_gradient('DynamicBatcherCompute')
 

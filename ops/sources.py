@@ -12,6 +12,10 @@ import os
 SYMBOL = 'scalable_agents_sources'  # The function in the library that returns the checksum.
 
 
+class LibraryError(ImportError):
+  """The C++ library is missing or older than the code. The message says what to do."""
+
+
 def checksum(root: str, folders: Sequence[str]) -> str:
   """Returns the checksum of the C++ files in these folders below `root`; '' where there are none, as in a wheel."""
   paths = sorted(path for folder in folders for name in ('*.cc', '*.h')  # Not the copies that editors make.
@@ -32,7 +36,7 @@ def check(library: str, folders: Sequence[str]) -> None:
     library: the path of the library, in a subfolder of the root.
     folders: the folders with its sources, below the root.
   Raises:
-    ImportError: it was built from others.
+    LibraryError: it was built from others.
   """
   if os.path.islink(library):
     return
@@ -43,4 +47,4 @@ def check(library: str, folders: Sequence[str]) -> None:
   if built_from:
     built_from.restype = ctypes.c_char_p
   if not built_from or built_from().decode() != here:
-    raise ImportError(f'{library} is older than this code: run `make setup`')
+    raise LibraryError(f'{library} is older than this code: run `make setup`')

@@ -8,6 +8,8 @@ from typing import TextIO
 
 from scalable_agents.population import population_directory
 from scalable_agents.processes import run_launcher
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
 
 
 def launcher(program: Sequence[str], folder: str, size: int, flags_of: Callable[[int], Sequence[str]],
@@ -20,7 +22,15 @@ def launcher(program: Sequence[str], folder: str, size: int, flags_of: Callable[
     size: number of members.
     flags_of: returns a member's flags, given its index. `--logdir` and `--population_size` are added.
     stream, services: see run_launcher.Launcher.
+  Raises:
+    errors.UserError: the folder has a population of another size, or the settings of a member are damaged. Members
+      check this, too, but a new one would have started by then.
   """
+  for logdir in population_directory.members(folder).values():
+    its_size = run_directory.read_config(logdir)['flags'].get('population_size', size)
+    if its_size != size:
+      raise errors.UserError(f'--population_size={size}: {logdir} is a member of a population of {its_size}: '
+                             f'want --population_size={its_size}, or another --logdir')
   commands = {population_directory.member_name(index): [*program, *flags_of(index), f'--population_size={size}']
               for index in range(size)}
   return run_launcher.Launcher(commands, folder, stream, services)

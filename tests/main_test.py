@@ -1,14 +1,17 @@
 """Tests of `python -m scalable_agents` and of the installed command `scalable-agents`."""
 
+import os
 import re
 import subprocess
 import sys
 import tempfile
 
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from scalable_agents import __main__
 from scalable_agents.agents import registry
+from scalable_agents.ops import sources
 from scalable_agents.processes import python_path
 
 
@@ -18,7 +21,7 @@ def _run(*arguments):
                           env=python_path.environment() | {'MPLCONFIGDIR': folder}, check=False)
 
 
-class MainTest(absltest.TestCase):
+class MainTest(parameterized.TestCase):
 
   def test_all_presets_and_both_populations_are_programs(self):
     found = __main__.programs()
@@ -35,6 +38,14 @@ class MainTest(absltest.TestCase):
       listed = re.findall(r'(?m)^  ([\w.]+) ', done.stdout)
       self.assertCountEqual(listed, __main__.programs())
 
+  def test_a_reader_that_ends_is_no_error(self):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, 'wb') as stream:
+      done = subprocess.run([sys.executable, '-m', 'scalable_agents'], stdout=stream, stderr=subprocess.PIPE,
+                            env=python_path.environment(), check=False)
+    self.assertEqual((done.returncode, done.stderr), (0, b''))
+
   def test_a_program_gets_its_flags(self):
     done = _run('tables', '--paper=nobody')
     self.assertEqual((done.returncode, done.stdout), (1, ''))
@@ -48,12 +59,14 @@ class MainTest(absltest.TestCase):
       self.assertIn(shown, done.stdout)
       self.assertEqual((done.returncode, done.stderr), (0, ''))
 
-  def test_ctrl_c_during_the_imports_shows_no_traceback(self):
-    with absltest.mock.patch.object(__main__.runpy, 'run_module', side_effect=KeyboardInterrupt), \
-         absltest.mock.patch.object(sys, 'argv', ['scalable-agents', 'doctor']):
+  @parameterized.parameters((KeyboardInterrupt, 130), (sources.LibraryError('old: run it'), 'error: old: run it'))
+  def test_the_end_of_imports_shows_no_traceback(self, error, code):
+    with absltest.mock.patch.object(__main__.runpy, 'run_module', side_effect=error), \
+         absltest.mock.patch.object(sys, 'argv', ['scalable-agents', 'doctor']), \
+         absltest.mock.patch.object(sys, 'stdout'), absltest.mock.patch.object(sys, 'stderr'):
       with self.assertRaises(SystemExit) as left:
         __main__.main()
-    self.assertEqual(left.exception.code, 130)
+    self.assertEqual(left.exception.code, code)
 
   def test_an_unknown_program_is_one_line(self):
     done = _run('impala_atari')

@@ -71,10 +71,10 @@ class SkippedUpdates:
     if self._in_a_row == MAXIMUM_IN_A_ROW:
       raise errors.UserError(
           f'update {number:,}: {culprit} was not finite, for the {MAXIMUM_IN_A_ROW}th time in a row; the run stops '
-          f'before it does harm. {self._advice()}')
+          f'before it does harm. {self._advice(learner.config)}')
     if time.monotonic() - self._said_at >= _SECONDS_BETWEEN_MESSAGES:
       count = 'an update was' if self._since_message == 1 else f'{self._since_message:,} updates were'
-      self._say(f'{count} skipped: {culprit} was not finite. {self._advice()}')
+      self._say(f'{count} skipped: {culprit} was not finite. {self._advice(learner.config)}')
       self._said_at = time.monotonic()
       self._since_message = 0
       self._at_fault = {}
@@ -89,11 +89,11 @@ class SkippedUpdates:
                 f"the policy: {', '.join(at_limit)}. Correct their rewards, or begin another run (--logdir) with "
                 '--reward_transform=abs_one')
 
-  def _advice(self):
+  def _advice(self, config):
     if not self._at_fault:
       peers = '; first see whether another learner names a faulty environment' if self._have_peers else ''
-      return ('Begin another run (--logdir) with a lower --learning_rate, or with smaller rewards, for example with '
-              f'--reward_transform=abs_one{peers}')
+      how = ', for example with --reward_transform=abs_one' if hasattr(config, 'reward_transform') else ''
+      return f'Begin another run (--logdir) with a lower --learning_rate, or with smaller rewards{how}{peers}'
     names = [f'{self._levels[level]} ({self._actor_name(actor)})'
              for actor, (level, _) in sorted(self._at_fault.items())]
     others = len(names) - _MOST_ACTORS_NAMED

@@ -242,6 +242,8 @@ class PlayTest(parameterized.TestCase):
         (dict(level_name='recall'), f'^--level_name=recall: the agent of {logdir} was trained on catch$'),
         (dict(level_name='pomg'), "^unknown level 'pomg': did you mean pong"),
         (dict(level_name='rooms_watermaze'), '^rooms_watermaze: [^\n]*DeepMind Lab[^\n]*$'),
+        (dict(agent='scalable_agents.agents.r2d2:R2D2'),
+         f'^--agent=scalable_agents.agents.r2d2:R2D2: {logdir}/config.json has another agent, impala$'),
         (dict(agent='no_module:NAME'), "^--agent=no_module:NAME: [^\n]*no module no_module: [^\n]*$")):
       with self.assertRaisesRegex(errors.UserError, message):
         play.load(_config(logdir=logdir, **settings))

@@ -114,6 +114,8 @@ class PolicyTest(parameterized.TestCase):
     policy = scalable_agents.load(logdir)
     with self.assertRaisesRegex(ValueError, r"^observation: want \['vector'\], got \['pixels'\]$"):
       policy.step({'pixels': np.zeros(3)})
+    with self.assertRaisesRegex(ValueError, r"^observation: want a dict with \['vector'\], got ndarray$"):
+      policy.step(np.zeros(3, np.float32))
     with self.assertRaisesRegex(ValueError, r"^observation 'vector': want shape \(3,\), or with a batch dimension "):
       policy.step({'vector': np.zeros([2, 4])})
     with self.assertRaisesRegex(ValueError, r'^reward: want one value, or shape \(2,\), got shape \(3,\)$'):
@@ -165,6 +167,16 @@ class PolicyTest(parameterized.TestCase):
     with mock.patch.object(tf.saved_model, 'save', side_effect=full), \
          self.assertRaisesRegex(errors.UserError, f'^--output={again}: part-0; No space left on device$'):
       export.export(policy, again)
+
+
+  @parameterized.parameters(
+      (dict(output='pong.npz', test_policy='greedy'), '--test_policy=greedy: want an --output without .npz: '),
+      (dict(output='pong.npz', test_epsilon=0.1), '--test_epsilon=0.1: want an --output without .npz: '),
+      (dict(output='pong', precision='int8'), '--precision=int8: want an --output that ends in .npz: '))
+  def test_flags_without_an_effect_are_refused(self, flags, message):
+    with self.assertRaisesRegex(ValueError, f'^{message}'):
+      export.validate(export.ExportConfig(logdir='runs/pong', **flags))
+    export.validate(export.ExportConfig(logdir='runs/pong', output=flags['output']))
 
 
 class TrainTest(absltest.TestCase):

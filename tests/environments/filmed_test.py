@@ -30,9 +30,12 @@ class FilmedTest(absltest.TestCase):
       want, got = plain.step(1), environment.step(1)
     self.fail('the episode has no end')
 
-  def test_an_environment_without_pictures_is_refused(self):
+  def test_an_environment_without_pictures_is_played_only_unseen(self):
+    sound = gymnasium_adapter.Gymnasium('scalable_agents.tests.training.faulty_environments:Sound-v0', seed=0)
     with self.assertRaisesRegex(ValueError, 'pictures'):
-      filmed.Filmed(gymnasium_adapter.Gymnasium('scalable_agents.tests.training.faulty_environments:Sound-v0', seed=0))
+      filmed.Filmed(sound)
+    observation = filmed.Filmed(sound, has_pictures=False).reset().observation
+    self.assertCountEqual(observation, [*sound.observation_spec(), filmed.ENDED])
 
 
 if __name__ == '__main__':

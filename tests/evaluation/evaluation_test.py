@@ -189,6 +189,12 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
     self.assertCountEqual(os.listdir(run.logdir), [*before, '.evaluation_lock'])
     self.assertIs(signal.getsignal(signal.SIGINT), handler)
 
+  def test_ctrl_c_after_the_last_episode_discards_nothing(self):
+    config, run = self.make_run()
+    screen = evaluation_testing.Reacting('5 of 5 episodes', lambda: os.kill(os.getpid(), signal.SIGINT))
+    self.evaluate(config, run, screen, test_num_episodes=5)
+    self.assertLen(self.stored(run)['levels']['catch']['episode_returns'], 5)
+
   def test_regression_a_trainer_beside_may_delete_the_checkpoint_that_was_chosen(self):
     """The trainer deletes it while the environments start."""
     config, run = self.make_run(always=_STAY)

@@ -94,6 +94,15 @@ class LauncherTest(signal_handlers.LauncherTestCase):
       self.assertEmpty(launcher.run())
     self.assertEqual(self._size(0, 'lives'), 6)
 
+  def test_another_size_is_refused_before_a_new_member_starts(self):
+    member = os.path.join(self.folder, population_directory.member_name(0))
+    with run_directory.open_run(member, {'population_size': 2}, ()):
+      pass
+    with self.assertRaisesRegex(errors.UserError, '^--population_size=3: .*/member_00 is a member of a population of '
+                                '2: want --population_size=2, or another --logdir$'):
+      self._run('finish', 'finish', 'finish')
+    self.assertCountEqual(os.listdir(self.folder), ['member_00'])
+
   def test_a_refusal_ends_all_with_its_line(self):
     with self.assertRaisesRegex(errors.UserError, '^member_01: --torso=tall: want one of shallow, deep$'):
       self._run('wait', 'refuse', 'wait')

@@ -43,6 +43,11 @@ class SkippedUpdatesTest(absltest.TestCase):
     self.assertEqual(self.said, [f'an update was skipped: loss/total was not finite. {advice}',
                                  f'3 updates were skipped: loss/total was not finite. {advice}'])
 
+  def test_only_flags_that_the_agent_has_are_advised(self):
+    self.learner.config = object()
+    self._add(self._make())
+    self.assertEndsWith(self.said[0], 'with a lower --learning_rate, or with smaller rewards')
+
   def test_ten_in_a_row_end_the_run(self):
     skipped = self._make()
     for _ in range(9):
