@@ -51,6 +51,7 @@ def main():
 
 
 def _run():
+  """Runs the program, or lists all."""
   found = programs()
   name = sys.argv[1] if len(sys.argv) > 1 else '--help'
   if name in ('--help', '-h', 'help'):
