@@ -59,12 +59,12 @@ def markdown(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-  """Formats a table as CSV, with all digits. The spread and the number of seeds have their own columns."""
+  """Formats a table as CSV, with all digits. The spread and the number of runs have their own columns."""
   scored = [column.endswith('this run') for column in table.columns]
   text = io.StringIO()
   writer = csv.writer(text, lineterminator='\n')
   writer.writerow([name for column, score in zip(table.columns, scored, strict=True)
-                   for name in ((column, f'{column} ±', f'{column} seeds') if score else (column,))])
+                   for name in ((column, f'{column} ±', f'{column} runs') if score else (column,))])
   for row in table.rows:
     writer.writerow([value for cell, score in zip(row, scored, strict=True) for value in _values(cell, score)])
   return text.getvalue()
@@ -77,7 +77,7 @@ def _text(cell: str | Number, signed: bool) -> str:
   if value is None:
     return MISSING
   if isinstance(value, results.Score):
-    spread = f' ± {value.spread:.{decimals}f} ({value.seeds} seeds)' if value.spread is not None else ''
+    spread = f' ± {value.spread:.{decimals}f} ({value.seeds} runs)' if value.spread is not None else ''
     return f'{value.mean:z.{decimals}f}{spread}{more}'
   return f'{value:{"+" if signed else ""}z.{decimals}f}{more}'
 

@@ -31,11 +31,11 @@ from scalable_agents.tables.results import training_returns
 
 _NOTES = (
     'The returns are those of training, with its exploration: the mean of the last 100 episodes up to a number of '
-    'frames, and of the seeds. Of a population, the fittest member counts: its own episodes, also those before it '
+    'frames, and of the runs. Of a population, the fittest member counts: its own episodes, also those before it '
     'copied another member.',
     "Human-normalised: 0 % is a random policy, 100 % a human. It is that of the line's last return.",
     'IQM: interquartile mean of the human-normalised scores of all levels, in %, with a 95 % interval from a bootstrap '
-    'over the seeds (Agarwal et al. 2021). Each level has as many seeds as the level with the fewest.',
+    'over the runs (Agarwal et al. 2021). Each level has as many runs as the level with the fewest.',
     "The paper's scores are those of evaluations after its number of frames, and LASER's are training returns. Rows of "
     "PopArt-IMPALA have IMPALA's. R2D2's are those of its network, `dqn`, whatever network the runs have.")
 _OTHERS = (
@@ -83,7 +83,7 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
   rows = [_row(level, name, line) for level in levels for name, line in lines.items() if level in line.of_levels]
   rows += [row for name, line in lines.items() if (row := _summary(name, line))]
   return layout.Table(
-      'Training returns', ['level', 'agent', 'seeds', *map(results.exact, marks), 'human-normalised (%)', 'paper'],
+      'Training returns', ['level', 'agent', 'runs', *map(results.exact, marks), 'human-normalised (%)', 'paper'],
       rows, (*_NOTES, *([_OTHERS] if others else []), *notes))
 
 

@@ -65,7 +65,7 @@ class TablesTest(parameterized.TestCase):
       self.assertStartsWith(line, f'| {next(iter(row.values()))} ')
     for row in rows:
       for column, value in row.items():
-        if column.endswith(('this run', '±', 'seeds', 'difference')):
+        if column.endswith(('this run', '±', 'runs', 'difference')):
           self.assertEqual(value, '', column)
     return rows
 
@@ -141,7 +141,7 @@ class TablesTest(parameterized.TestCase):
       done = programs.start(f'scalable_agents.{module}', *flags, '--table=3', '--runs=dmlab_1, dmlab_[23]',
                             f'--output=out/{module}', '--figures', folder='/', BUILD_WORKING_DIRECTORY=self.runs)
       self.assertEqual((done.returncode, done.stderr), (0, ''))
-      self.assertRegex(done.stdout, r'IMPALA, deep +\| +46.5 \| +– \| +[\d.]+ ± [\d.]+ \(2 seeds\) \| +[-+][\d.]+ \| '
+      self.assertRegex(done.stdout, r'IMPALA, deep +\| +46.5 \| +– \| +[\d.]+ ± [\d.]+ \(2 runs\) \| +[-+][\d.]+ \| '
                                     'scaled down: 1 of 24 hyper-parameters, 2M of 10B frames')
       self.assertCountEqual(os.listdir(os.path.join(self.runs, 'out', module)), [
           'table_3.md', 'table_3.csv', 'dmlab30_scores.png', 'dmlab30_learning_curves.png'])

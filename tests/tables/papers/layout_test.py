@@ -19,12 +19,12 @@ class LayoutTest(absltest.TestCase):
     self.assertMultiLineEqual(layout.markdown(_TABLE), '''\
 **A title**
 
-| level   | us: paper |         us: this run | us: difference | us: run                    |
-|---------|----------:|---------------------:|---------------:|----------------------------|
-| pong    |      21.0 | 19.5 ± 1.2 (3 seeds) |           -1.5 | in full                    |
-| qbert   |       5.2 |                 10.0 |           +4.8 | scaled down: 1 of 2 frames |
-| venture |         – |                  0.0 |              – | in full                    |
-| zaxxon  |       3.0 |                    – |              – | not run                    |
+| level   | us: paper |        us: this run | us: difference | us: run                    |
+|---------|----------:|--------------------:|---------------:|----------------------------|
+| pong    |      21.0 | 19.5 ± 1.2 (3 runs) |           -1.5 | in full                    |
+| qbert   |       5.2 |                10.0 |           +4.8 | scaled down: 1 of 2 frames |
+| venture |         – |                 0.0 |              – | in full                    |
+| zaxxon  |       3.0 |                   – |              – | not run                    |
 
 - A note.
 ''')
@@ -39,7 +39,7 @@ class LayoutTest(absltest.TestCase):
 
   def test_csv_has_all_digits_and_the_spread_in_columns_of_its_own(self):
     self.assertMultiLineEqual(layout.comma_separated(_TABLE), '''\
-level,us: paper,us: this run,us: this run ±,us: this run seeds,us: difference,us: run
+level,us: paper,us: this run,us: this run ±,us: this run runs,us: difference,us: run
 pong,21.0,19.456,1.23,3,-1.5440000000000005,in full
 qbert,5.25,10.0,,1,4.75,scaled down: 1 of 2 frames
 venture,,-0.04,,1,,in full

@@ -41,7 +41,7 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertEqual(row['1K'], f'{last:.2f}')
     self.assertEqual(row['human-normalised (%)'], f'{100 * (last + 20.7) / (14.6 + 20.7):.0f}')  # Table C.1.
     self.assertEqual(row['paper'], '20.4 (IMPALA, shallow, experts, 200M)')  # Table C.1.
-    self.assertEqual((row['level'], row['agent'], row['seeds']), ('pong', 'IMPALA', '2'))
+    self.assertEqual((row['level'], row['agent'], row['runs']), ('pong', 'IMPALA', '2'))
 
   def test_regression_headings_are_exact(self):
     self._run('run', [1.] * 10, frames=202_000_000, total_environment_frames=1_000_000_000)
@@ -65,7 +65,7 @@ class ReturnsTableTest(run_directories.TestCase):
       population_directory.write_fitness(f'{self.folder}/population/member_0{member}',
                                          population_directory.Fitness(1, fitness, {'learning_rate': 1e-4}))
     row, = self._rows()
-    self.assertEqual((row['seeds'], row['1K']), ('1', '-3.00'))
+    self.assertEqual((row['runs'], row['1K']), ('1', '-3.00'))
     self.assertIn('the fittest member counts: its own episodes, also those before it copied another member.',
                   returns_table.table(self.read(), 500).notes[0])
 
@@ -74,7 +74,7 @@ class ReturnsTableTest(run_directories.TestCase):
     self._run('short', [3.] * 10, seed=2)
     self._run('other', [5.] * 10, level='breakout')
     rows = self._rows()
-    self.assertEqual([(row['level'], row['seeds'], row['1K'], row['1.5K']) for row in rows[:2]],
+    self.assertEqual([(row['level'], row['runs'], row['1K'], row['1.5K']) for row in rows[:2]],
                      [('pong', '1', '1.00', '1.00'), ('breakout', '1', '5.00', '–')])
     self.assertIn(f'Not in the table: {self.folder}/short: other seeds have more frames.',
                   returns_table.table(self.read(), 500).notes)
@@ -93,7 +93,7 @@ class ReturnsTableTest(run_directories.TestCase):
       for seed, share in enumerate(shares[game]):
         self._run(f'{game}_{seed}', [random + share * (human - random)] * 10, level=game, seed=seed)
     *_, row = self._rows()
-    self.assertEqual((row['level'], row['seeds']), ('IQM of 2 levels', '4'))
+    self.assertEqual((row['level'], row['runs']), ('IQM of 2 levels', '4'))
     # The middle half of 10, 15, 20, 30, 40, 50, 200 and 900 %.
     self.assertRegex(row['1K'], r'^35 \(\d+ to \d+\)$')
     *_, row = csv.DictReader(layout.comma_separated(returns_table.table(self.read(), 500)).splitlines())
@@ -114,15 +114,15 @@ class ReturnsTableTest(run_directories.TestCase):
     *_, row = self._rows()
     self.assertEqual(row['1K'], '0')
 
-  def test_the_interquartile_mean_has_as_many_seeds_of_each_level(self):
+  def test_the_interquartile_mean_has_as_many_runs_of_each_level(self):
     for game, returns in (('pong', (-21., 0., 21.)), ('breakout', (1.,))):
       for seed, value in enumerate(returns):
         self._run(f'{game}_{seed}', [value] * 10, level=game, seed=seed)
     *_, row = self._rows()
     middle = np.mean([(-21. + 20.7) / (14.6 + 20.7), (1. - 1.7) / (30.5 - 1.7)])  # Of the first seeds. Table C.1.
-    self.assertEqual((row['seeds'], row['1K']), ('1', f'{100 * middle:.0f}'))
+    self.assertEqual((row['runs'], row['1K']), ('1', f'{100 * middle:.0f}'))
     notes = ' '.join(returns_table.table(self.read(), 500).notes)
-    self.assertIn('Each level has as many seeds as the level with the fewest.', notes)
+    self.assertIn('Each level has as many runs as the level with the fewest.', notes)
 
   def test_settings_that_differ_are_in_the_name(self):
     self._run('a', [1.])
@@ -136,13 +136,13 @@ class ReturnsTableTest(run_directories.TestCase):
     for seed in (1, 2):
       self._run(f'run_{seed}', [1.] * 10, agent='laser', seed=seed, shared_replay=f'127.0.0.1:4000{seed}')
     row, = self._rows()
-    self.assertEqual((row['agent'], row['seeds']), ('LASER', '2'))
+    self.assertEqual((row['agent'], row['runs']), ('LASER', '2'))
 
   def test_a_run_without_episodes_is_left_out_and_named(self):
     self._run('run', [1.] * 10)
     self._run('excerpt', [], seed=2, curves={'pong': [1., 2.]})
     row, = self._rows()
-    self.assertEqual(row['seeds'], '1')
+    self.assertEqual(row['runs'], '1')
     fault = f'{self.folder}/excerpt: no training episodes; an excerpt needs --returns_every'
     self.assertIn(f'Not in the table: {fault}.', returns_table.table(self.read(), 500).notes)
     excerpt = [run for run in self.read() if run.flags['seed'] == 2]
@@ -178,14 +178,14 @@ class ReturnsTableTest(run_directories.TestCase):
     """The learning rate decays over the frames of a run."""
     for frames in (1_500, 3_000):
       self._run(f'{frames}', [1.], total_environment_frames=frames)
-    self.assertEqual([(row['agent'], row['seeds']) for row in self._rows()], [
+    self.assertEqual([(row['agent'], row['runs']) for row in self._rows()], [
         ('IMPALA, frames_per_level=1_500', '1'), ('IMPALA, frames_per_level=3_000', '1')])
 
   def test_agents_of_other_levels_are_apart(self):
     for levels in ('pong,breakout', 'pong,qbert'):
       self._run(levels, dict.fromkeys(levels.split(','), [1.] * 10), level=levels, frames=2_000,
                 total_environment_frames=3_000)
-    self.assertEqual([(row['agent'], row['seeds']) for row in self._rows() if row['level'] == 'pong'], [
+    self.assertEqual([(row['agent'], row['runs']) for row in self._rows() if row['level'] == 'pong'], [
         ('IMPALA, level_name=pong,breakout', '1'), ('IMPALA, level_name=pong,qbert', '1')])
 
   def test_frames_of_a_run_with_several_levels_are_per_level(self):
@@ -208,7 +208,7 @@ class ReturnsTableTest(run_directories.TestCase):
     for agent in ('DQN', 'Rainbow'):
       seeds = [[float(value) for value in line[3:]] for line in lines if line[:2] == ['pong', agent]]
       row = rows[f'{agent} (Dopamine)']
-      self.assertEqual((row['seeds'], row['2M'], row['10M'], row['12M'], row['paper']), (
+      self.assertEqual((row['runs'], row['2M'], row['10M'], row['12M'], row['paper']), (
           '5', f'{np.mean([seed[1] for seed in seeds]):.2f}', f'{np.mean([seed[9] for seed in seeds]):.2f}', '–', '–'))
     self.assertEqual([row['agent'] for row in self._rows(every=1_500_000)], ['IMPALA'])
 
