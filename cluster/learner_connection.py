@@ -89,7 +89,8 @@ class Connection:
     self._beat = self._heartbeat_session.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
     try:
       self.greeting = sessions.read_greeting(
-          self._heartbeat_session, learner.greeting, 'the learner there has another place in --learner_addresses')
+          self._heartbeat_session, learner.greeting,
+          'the process there is no learner, or one with another place in --learner_addresses')
     except Exception:
       self.close()  # In a thread. Without this, the deletion of the session would block this one.
       raise

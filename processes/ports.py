@@ -18,8 +18,11 @@ class PortError(errors.UserError):
 def split_address(address: str, flag: str = '') -> tuple[str, int]:
   """Returns host and port. Raises ValueError if the address is not HOST:PORT; the message names the flag, if given."""
   host, _, port = address.rpartition(':')
+  given = (f'--{flag}=' if flag else '') + address
   if not host or any(map(str.isspace, host)) or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 1 << 16:
-    raise ValueError((f'--{flag}=' if flag else '') + f'{address}: want HOST:PORT')
+    raise ValueError(f'{given}: want HOST:PORT')
+  if ':' in host and not (host.startswith('[') and host.endswith(']')):
+    raise ValueError(f'{given}: want [HOST]:PORT, with the IPv6 address in brackets')
   return host, int(port)
 
 

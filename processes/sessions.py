@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import socket
 import threading
@@ -11,6 +12,10 @@ import tensorflow as tf
 
 from scalable_agents.processes import ports
 from scalable_agents.records import json_text
+
+# Processes of a run reach each other directly, also where http_proxy is set. gRPC prefers this variable, and an empty
+# one means no proxy.
+os.environ.setdefault('grpc_proxy', '')
 
 
 class NotReadyError(Exception):

@@ -202,6 +202,8 @@ def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agen
              defaults: Mapping[str, Any] | None = None) -> Run:
   """Starts or resumes a run: takes the directory for this process and binds it to `config`.
 
+  A run that was ended before its first update, and so has no training to resume, binds the directory no longer.
+
   Args:
     logdir: the directory. It is made if it is missing.
     config: every setting after overrides, name -> a value that JSON can hold, or an infinite number (saved as 'inf').
@@ -228,7 +230,7 @@ def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agen
     run.lock(LOCK, 'trains there. Stop it or choose another --logdir')
     run.prepare_undo(set(os.listdir(run.path)) - ({LOCK} - names), made)
     on_error.callback(run.undo)
-    if os.path.exists(path(run.path, CONFIG)):
+    if run.has_begun:
       _check_same(run.path, config, free, agent, defaults)
     else:
       write_json(path(run.path, CONFIG), {

@@ -1,5 +1,7 @@
 """A process's role in a cluster: its settings, the numbers of hosts and the ids of actors."""
 
+import re
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
@@ -67,6 +69,11 @@ class SettingsTest(parameterized.TestCase):
   @parameterized.parameters('host', 'host:', ':80', 'host:0', 'host:65536', 'host:-1', 'host:port', '', ' host:80')
   def test_split_address_of_something_else(self, address):
     with self.assertRaisesRegex(ValueError, f'^{address}: want HOST:PORT$'):
+      ports.split_address(address)
+
+  @parameterized.parameters('::1:80', 'fe80::1:80', '[::1:80', '::1]:80')
+  def test_an_ipv6_address_needs_brackets(self, address):
+    with self.assertRaisesRegex(ValueError, f'^{re.escape(address)}: want .HOST.:PORT, with the IPv6 address in br'):
       ports.split_address(address)
 
 

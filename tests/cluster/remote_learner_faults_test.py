@@ -242,7 +242,8 @@ class NoLearnerTest(remote_learner_testing.TestCase):
 
   def test_a_learner_of_another_place(self):
     with cluster_testing.free_port() as port, cluster_testing.Learner(port):
-      self._check_said(f'localhost:{port}', 'the learner there has another place in --learner_addresses', task=1)
+      self._check_said(f'localhost:{port}', 'the process there is no learner, or one with another place in '
+                       '--learner_addresses', task=1)
 
   def test_something_that_never_answers(self):
     with socket.create_server(('localhost', 0)) as server:

@@ -3,6 +3,7 @@
 Faults are in remote_learner_faults_test.py. cluster_training_test.py tests whole programs.
 """
 
+import os
 import threading
 from unittest import mock
 
@@ -27,6 +28,8 @@ class WellTest(remote_learner_testing.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
+    # As on many clusters. Nothing answers there.
+    cls.enterClassContext(mock.patch.dict(os.environ, {'http_proxy': 'http://127.0.0.1:9'}))
     cls.port = cls.enterClassContext(cluster_testing.free_port())
     cls.learner = cls.enterClassContext(cluster_testing.Learner(cls.port))
     cls.version = 1

@@ -95,6 +95,7 @@ class TrainModeTest(parameterized.TestCase):
       with stops, self.assertRaisesRegex(errors.UserError, '^for the test$'):
         with mock.patch.object(run_directory.Run, 'undo'):  # It would remove a run that has not learned yet.
           resume(*first)
+      pathlib.Path(logdir, run_directory.METRICS).touch()
       before = _files(logdir)
       with stops, self.assertRaisesRegex((errors.UserError, run_directory.RunDirectoryError), message):
         with mock.patch.object(run_directory.Run, 'undo'):
@@ -127,6 +128,7 @@ class TrainModeTest(parameterized.TestCase):
   def test_a_free_setting_in_config_json_that_is_damaged(self):
     logdir = self.create_tempdir().full_path
     training.make_run(logdir, configs.ImpalaConfig(level_name='catch', torso='shallow'))
+    pathlib.Path(logdir, run_directory.METRICS).touch()
     file = pathlib.Path(logdir, run_directory.CONFIG)
     file.write_text(file.read_text().replace('"learner_addresses": ""', '"learner_addresses": 7'))
     with mock.patch.object(program.devices, 'configure_tensorflow', side_effect=errors.UserError('for the test')):

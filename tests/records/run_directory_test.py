@@ -77,6 +77,11 @@ class OpenRunTest(parameterized.TestCase):
     with open(os.path.join(self._logdir, name), 'wb') as stream:
       stream.write(content)
 
+  def _begin(self, config, agent=''):
+    """Makes a run with training to resume."""
+    run_directory.open_run(self._logdir, config, _FREE, agent).close()
+    self._write('metrics.jsonl', b'')
+
   def _assert_refused(self, *wanted, config=None, defaults=None):
     before = _contents(self._logdir)
     with self.assertRaises(run_directory.RunDirectoryError) as caught:
@@ -137,7 +142,7 @@ class OpenRunTest(parameterized.TestCase):
     self.assertFalse(os.path.exists(self._logdir))
 
   def test_the_same_configuration_resumes_and_free_settings_may_differ(self):
-    run_directory.open_run(self._logdir, {**_CONFIG, 'sizes': (1, 2)}, _FREE).close()
+    self._begin({**_CONFIG, 'sizes': (1, 2)})
     before = run_directory.read_config(self._logdir)
     config = {**_CONFIG, 'sizes': (1, 2), 'mode': 'test', 'logdir': 'x'}
     with run_directory.open_run(self._logdir, config, _FREE) as run:
@@ -153,8 +158,15 @@ class OpenRunTest(parameterized.TestCase):
     self.assertEqual(flags, {'clip': 'inf', 'floor': '-inf'})
     self.assertEqual(run_directory.read_config(self._logdir)['flags'], config)
 
+  def test_a_run_without_training_binds_its_directory_to_nothing(self):
+    run_directory.open_run(self._logdir, _CONFIG, _FREE, 'impala').close()  # As a process that gets SIGTERM early.
+    other = {**_CONFIG, 'learning_rate': 1.}
+    run_directory.open_run(self._logdir, other, _FREE, 'r2d2').close()
+    config = run_directory.read_config(self._logdir)
+    self.assertEqual((config['flags'], config['agent']), (other, 'r2d2'))
+
   def test_another_configuration_is_refused_and_each_difference_named(self):
-    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    self._begin(_CONFIG)
     text = self._assert_refused(
         self._logdir, '--learning_rate was 0.0006 and is 0.001 now', '--use_lstm was false and is absent now',
         '--added was absent and is null now',
@@ -163,7 +175,7 @@ class OpenRunTest(parameterized.TestCase):
     self.assertNotIn('mode', text)
 
   def test_a_run_from_before_a_setting_existed_has_its_default(self):
-    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    self._begin(_CONFIG)
     defaults = {'clip': float('inf'), 'learning_rate': 1., 'added': None}
     for open_again in (run_directory.open_run, run_directory.open_evaluation):
       open_again(self._logdir, {**_CONFIG, 'clip': float('inf'), 'added': None}, _FREE, '', defaults).close()
@@ -174,16 +186,18 @@ class OpenRunTest(parameterized.TestCase):
 
   def test_regression_a_run_from_before_a_setting_was_renamed_goes_on(self):
     self._write('config.json', b'{"agent": "r2d2", "flags": {"samples_per_insert": 0.77}}')
+    self._write('metrics.jsonl', b'')
     run_directory.open_run(self._logdir, {'samples_per_period': 0.77}, _FREE).close()
     self._assert_refused('--samples_per_period was 0.77 and is 1.0 now. Use', config={'samples_per_period': 1.})
 
   def test_regression_a_run_from_before_pixels_had_two_centres_goes_on(self):
     self._write('config.json', b'{"agent": "impala", "flags": {"centre_pixels": true}}')
+    self._write('metrics.jsonl', b'')
     run_directory.open_run(self._logdir, {'centre_pixels': 'mean'}, _FREE).close()
     self._assert_refused('--centre_pixels was "mean" and is "none" now. Use', config={'centre_pixels': 'none'})
 
   def test_config_json_names_the_agent_and_the_directory_is_bound_to_it(self):
-    run_directory.open_run(self._logdir, _CONFIG, _FREE, 'impala').close()
+    self._begin(_CONFIG, 'impala')
     self.assertEqual(run_directory.read_config(self._logdir)['agent'], 'impala')
     run_directory.open_run(self._logdir, _CONFIG, _FREE, 'impala').close()
     for open_as_another in (run_directory.open_run, run_directory.open_evaluation):
@@ -191,12 +205,12 @@ class OpenRunTest(parameterized.TestCase):
         open_as_another(self._logdir, _CONFIG, _FREE, 'r2d2')
 
   def test_a_run_from_before_agents_were_named_goes_on(self):
-    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    self._begin(_CONFIG)
     self.assertNotIn('agent', run_directory.read_config(self._logdir))
     run_directory.open_run(self._logdir, _CONFIG, _FREE, 'impala').close()
 
   def test_true_is_not_one(self):
-    run_directory.open_run(self._logdir, {'use_lstm': True}, ()).close()
+    self._begin({'use_lstm': True})
     self._assert_refused('--use_lstm was true and is 1 now', config={'use_lstm': 1})
 
   @parameterized.parameters(b'', b'{"flags": {"learning_rate": 6e', b'\xff\xfe\x00', b'[1, 2]', b'{"flags": 3}', b'{}')
@@ -318,7 +332,7 @@ class OpenRunTest(parameterized.TestCase):
     child.communicate()
 
   def test_a_refused_start_does_not_keep_the_directory(self):
-    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    self._begin(_CONFIG)
     self._assert_refused('another configuration', config={})
     run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
 

@@ -76,6 +76,8 @@ class SharingTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
+    # As on many clusters. Nothing answers there.
+    cls.enterClassContext(mock.patch.dict(os.environ, {'http_proxy': 'http://127.0.0.1:9'}))
     context = multiprocessing.get_context('spawn')
     is_ready, cls.may_end = context.Event(), context.Event()
     cls.address = f'localhost:{cls.enterClassContext(cluster_testing.free_port())}'
