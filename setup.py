@@ -22,7 +22,6 @@ if not sys.platform.startswith('linux'):
 # The repository's root is the package `scalable_agents`. These folders are its subpackages. Tests are not installed.
 _FOLDERS = ('actor', 'agents', 'benchmark', 'cluster', 'environments', 'evaluation', 'experience', 'launch', 'learner',
             'networks', 'ops', 'population', 'processes', 'records', 'replay', 'tables', 'tools', 'training')
-_OPS = ('actor', 'learner', 'ops', 'replay')  # The folders with the code of the ops.
 _SOURCES = runpy.run_path('ops/sources.py')
 _SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS for pattern in (name, f'{name}.*')])
 
@@ -149,5 +148,5 @@ setuptools.setup(
     packages=['scalable_agents'] + [f'scalable_agents.{name}' for name in _SUBPACKAGES],
     package_dir={'scalable_agents': '.'},
     package_data={'scalable_agents.environments': ['data/*.csv'], 'scalable_agents.tables': ['data/*.csv']},
-    ext_modules=[_library('ops._ops', _OPS), _library('environments._pixels', ('environments',))],
+    ext_modules=[_library('ops._ops', _SOURCES['OPS']), _library('environments._pixels', ('environments',))],
     cmdclass={'bdist_wheel': Wheel, 'build_ext': BuildLibraries, 'build_py': BuildModules})

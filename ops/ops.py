@@ -21,7 +21,7 @@ if not os.path.exists(_LIBRARY):
   raise sources.LibraryError(f'{_LIBRARY} is missing: build it with `make setup`, or run through Bazel')
 
 _ops = tf.load_op_library(_LIBRARY)
-sources.check(_LIBRARY, ['actor', 'learner', 'ops', 'replay'])
+sources.check(_LIBRARY, sources.OPS)
 
 # In a tf.function, ops on one resource run one after the other, unless they are registered as read-only. Calls of a
 # batcher must run concurrently, because each waits for the others. TensorFlow has no public function for this.

@@ -4,11 +4,12 @@ setup.py reads this file, too. It builds the checksum into each library.
 """
 
 from collections.abc import Sequence
-import ctypes
 import glob
 import hashlib
 import os
+import pathlib
 
+OPS = ('actor', 'learner', 'ops', 'replay')  # The folders with the code of the ops.
 SYMBOL = 'scalable_agents_sources'  # The function in the library that returns the checksum.
 
 
@@ -29,22 +30,18 @@ def checksum(root: str, folders: Sequence[str]) -> str:
   return found.hexdigest()
 
 
-def check(library: str, folders: Sequence[str]) -> None:
-  """Checks that a library was built from the sources beside it. Those of Bazel, which are links, always are.
+def is_stale(library: str, folders: Sequence[str]) -> bool:
+  """Returns whether a library was built from other sources than those beside it. Those of Bazel, links, never were.
 
   Args:
     library: the path of the library, in a subfolder of the root.
     folders: the folders with its sources, below the root.
-  Raises:
-    LibraryError: it was built from others.
   """
-  if os.path.islink(library):
-    return
   here = checksum(os.path.dirname(os.path.dirname(library)), folders)
-  if not here:
-    return
-  built_from = getattr(ctypes.CDLL(library), SYMBOL, None)
-  if built_from:
-    built_from.restype = ctypes.c_char_p
-  if not built_from or built_from().decode() != here:
+  return bool(here) and not os.path.islink(library) and here.encode() not in pathlib.Path(library).read_bytes()
+
+
+def check(library: str, folders: Sequence[str]) -> None:
+  """Raises LibraryError if a library `is_stale`."""
+  if is_stale(library, folders):
     raise LibraryError(f'{library} is older than this code: run `make setup`')

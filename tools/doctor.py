@@ -210,13 +210,11 @@ def check_libraries(wanted=None):
 
 
 def _why_build(library):
-  """Returns why the C++ ops must be built; '' if this library is as new as the sources of its tree."""
+  """Returns why the C++ ops must be built; '' if this library was built from the sources of its tree."""
   if not library.exists():
     return f'{library} is not built'
-  folder = library.parent.parent
-  sources = [*folder.glob('*/cc/*.cc'), *folder.glob('*/cc/*.h')]
-  newer = next((path for path in sources if path.stat().st_mtime > library.stat().st_mtime), None)
-  return f'{library} is older than {newer}' if newer else ''
+  sources = _load(ROOT / 'ops' / 'sources.py')
+  return f'{library} is older than this code' if sources.is_stale(str(library), sources.OPS) else ''
 
 
 def _build_libraries(root):

@@ -18,14 +18,12 @@ class SourcesTest(absltest.TestCase):
       (root / folder / 'cc' / 'code.cc').write_text(f'// {folder}\n', encoding='utf-8')
     folders, library = ['one', 'two'], str(root / 'one' / 'library.so')
 
-    def build(name):
+    def build(checksum):
       """As setup.py does."""
-      text = f'const char* {name}() {{ return "{sources.checksum(str(root), folders)}"; }}'
-      subprocess.run(['gcc', '-shared', '-fPIC', '-x', 'c', '-', '-o', f'{library}.new'], input=text, text=True,
-                     check=True)
-      os.replace(f'{library}.new', library)  # Else this process would find the code that it has loaded already.
+      text = f'const char* {sources.SYMBOL}() {{ return "{checksum}"; }}'
+      subprocess.run(['gcc', '-shared', '-fPIC', '-x', 'c', '-', '-o', library], input=text, text=True, check=True)
 
-    build(sources.SYMBOL)
+    build(sources.checksum(str(root), folders))
     sources.check(library, folders)
     (root / 'elsewhere' / 'cc' / 'code.cc').write_text('', encoding='utf-8')
     (root / 'two' / 'cc' / 'code.cc.orig').write_text('', encoding='utf-8')  # A copy by an editor or by patch.
@@ -37,7 +35,7 @@ class SourcesTest(absltest.TestCase):
     os.symlink(f'{library}.built', library)
     sources.check(library, folders)  # A library of Bazel.
     os.remove(library)
-    build('no_checksum')  # By an older setup.py.
+    build('')  # By an older setup.py.
     with self.assertRaisesRegex(ImportError, 'is older than this code'):
       sources.check(library, folders)
     self.assertEqual(sources.checksum(str(root), ['three']), '')

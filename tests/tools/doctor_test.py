@@ -16,6 +16,7 @@ from absl.testing import parameterized
 
 from scalable_agents import ops
 from scalable_agents.environments import pixel_pass
+from scalable_agents.ops import sources
 from scalable_agents.processes import kernels
 from scalable_agents.processes import python_path
 from scalable_agents.tests.actor import waiting
@@ -120,8 +121,7 @@ class DoctorTest(parameterized.TestCase):
 
   def test_op_library(self):
     library = pathlib.Path(ops.__file__).parent / '_ops.so'
-    with mock.patch.object(doctor, '_why_build', lambda _: ''):  # The sources may be newer at this moment.
-      result = doctor.check_op_library(library)
+    result = doctor.check_op_library(library)
     self.assertEqual(result.status, 'ok', result.found)
 
   def test_op_library_of_another_abi(self):
@@ -159,20 +159,22 @@ class DoctorTest(parameterized.TestCase):
       wheel = doctor.check_pixel_library(path, root=pathlib.Path('/nowhere'))
       self.assertEndsWith(wheel.fix, ' -m pip install --force-reinstall --no-deps scalable_agents-*.whl')
 
-  def _tree(self, library_is_newer):
-    """Makes a tree with an op library and a C++ source. Returns the library's path."""
+  def _tree(self, is_stale):
+    """Makes a tree with a C++ source and an op library. Returns the library's path."""
     root = self.create_tempdir()
-    library, source = (pathlib.Path(root.create_file(name).full_path) for name in ('ops/_ops.so', 'actor/cc/pool.cc'))
-    os.utime(source, (100, 100))
-    os.utime(library, (101, 101) if library_is_newer else (99, 99))
-    return library
+    source = root.create_file('actor/cc/pool.cc', content='// old')
+    checksum = sources.checksum(root.full_path, sources.OPS)
+    library = root.create_file('ops/_ops.so', content=f'ELF {checksum} ')
+    os.utime(source.full_path)  # A checkout may give an old source a new time.
+    if is_stale:
+      source.write_text('// new')
+    return pathlib.Path(library.full_path)
 
-  @parameterized.parameters((True, 'ok', ''), (False, 'wrong', 'make setup'))
-  def test_op_library_that_is_older_than_a_source(self, library_is_newer, status, fix):
-    library = self._tree(library_is_newer)
-    result = doctor.check_op_library(library, python=self._program('echo loads'))
+  @parameterized.parameters((False, 'ok', ''), (True, 'wrong', 'make setup'))
+  def test_op_library_of_other_sources(self, is_stale, status, fix):
+    result = doctor.check_op_library(self._tree(is_stale), python=self._program('echo loads'))
     self.assertEqual((result.status, result.fix), (status, fix))
-    self.assertEqual('_ops.so is older than' in result.found and result.found.endswith('pool.cc'), not library_is_newer)
+    self.assertEqual(result.found.endswith('_ops.so is older than this code'), is_stale)
 
   def test_compiler(self):
     for command in ('c++', 'env c++'):  # The second is as `ccache c++`.
@@ -185,7 +187,7 @@ class DoctorTest(parameterized.TestCase):
     old = self._program('test "$1" = --version || { echo "no option $1" >&2; exit 1; }', 'echo cc 4.8', 'echo FSF')
     for compiler, found in (('/no/c++', '/no/c++ not found'), (f'/no/ccache {old}', '/no/ccache not found'),
                             (old, 'cc 4.8 has no C++17: no option -std=c++17')):
-      built, stale = (doctor.check_compiler(self._tree(is_newer), compiler) for is_newer in (True, False))
+      built, stale = (doctor.check_compiler(self._tree(is_stale), compiler) for is_stale in (False, True))
       self.assertEqual((built.status, built.found), ('warn', f'{found} (only to build the C++ ops again)'))
       self.assertEqual(stale.status, 'wrong')
       self.assertStartsWith(stale.found, f'{found} (')
