@@ -68,13 +68,15 @@ class LearningTest(absltest.TestCase):
 
   def test_memory_is_learned_with_recurrent_states_of_the_latest_network_and_each_time_alike(self):
     # New unrolls alone would be enough for this task, and their states are those of the actors. An episode has six
-    # steps, so most replayed unrolls begin inside one.
-    settings = dict(level_name='recall', use_lstm=True, unroll_length=4, optimizer='adam', learn_online=False, seed=4)
-    rows = self._train(**settings, total_environment_frames=10_000, until=training_runs.returns_more_than(0.6))
+    # steps, so most replayed unrolls begin inside one. With the seeds 1 to 6, it takes 2,500 to 5,300 frames. With a
+    # learning rate of 2e-3, some seeds do not learn it at all.
+    settings = dict(level_name='recall', use_lstm=True, unroll_length=4, optimizer='adam', learn_online=False,
+                    learning_rate=3e-4, entropy_steps='all', entropy_cost=0.03)
+    rows = self._train(**settings, total_environment_frames=16_000, until=training_runs.returns_more_than(0.6))
     self.assertGreater(rows[-1]['episode_return'], 0.6)  # Without memory it is 0.
     zeros = lambda made, unroll, is_new: tf.nest.map_structure(tf.zeros_like, made._state)
     with mock.patch.object(replayers.Replayers, '_states', zeros):
-      broken = self._train(**settings, total_environment_frames=4_000, until=training_runs.returns_more_than(0.6))
+      broken = self._train(**settings, total_environment_frames=rows[-1]['environment_frames'])
     self.assertLess(broken[-1]['episode_return'], 0.3)
     again = self._train(**settings, total_environment_frames=600)
     self.assertGreater(len(again), 5)

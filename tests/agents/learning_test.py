@@ -4,6 +4,7 @@ import dataclasses
 from unittest import mock
 
 from absl.testing import absltest
+import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
@@ -51,7 +52,7 @@ class LearningTest(absltest.TestCase):
       agent: the definition.
       **settings: of its config.
     Returns:
-      The agent and the last row of metrics.jsonl.
+      The agent and the rows of metrics.jsonl.
     """
     agents = []  # The first agent is the learner's.
 
@@ -61,43 +62,43 @@ class LearningTest(absltest.TestCase):
 
     config = agent.config(**dict(torso='shallow', synchronous=True, learning_rate_decay=False) | settings)
     rows = training_runs.train(self, dataclasses.replace(agent, network=make), config, num_environments=32, until=until)
-    return agents[0], rows[-1]
+    return agents[0], rows
 
   def test_catch_is_solved(self):
-    _, last = self._train(level_name='catch', total_environment_frames=20_000, batch_size=8, unroll_length=10,
+    _, rows = self._train(level_name='catch', total_environment_frames=20_000, batch_size=8, unroll_length=10,
                           optimizer='adam', learning_rate=2e-3, until=_returns_more_than(0.9))
-    self.assertGreater(last['episode_return'], 0.9)
+    self.assertGreater(rows[-1]['episode_return'], 0.9)
 
   def test_only_a_recurrent_agent_recalls(self):
     settings = dict(level_name='recall', batch_size=8, unroll_length=20, optimizer='adam', learning_rate=2e-3)
     _, with_memory = self._train(use_lstm=True, total_environment_frames=20_000, until=_returns_more_than(0.9),
                                  **settings)
-    frames = with_memory['environment_frames']
+    frames = with_memory[-1]['environment_frames']
     _, without = self._train(use_lstm=False, total_environment_frames=frames, **settings)
-    self.assertGreater(with_memory['episode_return'], 0.9)
-    self.assertLess(without['episode_return'], 0.5)
+    self.assertGreater(with_memory[-1]['episode_return'], 0.9)
+    self.assertLess(without[-1]['episode_return'], 0.5)
 
   def test_one_agent_learns_several_tasks_told_apart_by_what_is_said(self):
-    _, last = self._train(until=_returns_more_than(0.8), **_OBEY)
+    _, rows = self._train(until=_returns_more_than(0.8), **_OBEY)
     for level in ('obey_ball', 'obey_side', 'obey_nothing'):
-      self.assertGreater(last[f'episode_return/{level}'], 0.8)
+      self.assertGreater(rows[-1][f'episode_return/{level}'], 0.8)
 
   def test_an_agent_that_does_not_listen_learns_what_it_can(self):
     """It can learn to catch the ball. In the two tasks that depend on the words, it returns 0 at best."""
-    _, last = self._train(make_agent=_Deaf, until=_returns_more_than({'obey_nothing': 0.4}), **_OBEY)
-    self.assertLess(last['episode_return/obey_side'], 0.4)  # A listening agent has 0.7 by then.
-    self.assertGreater(last['episode_return/obey_nothing'], 0.4)
+    _, rows = self._train(make_agent=_Deaf, until=_returns_more_than({'obey_nothing': 0.4}), **_OBEY)
+    self.assertLess(rows[-1]['episode_return/obey_side'], 0.4)  # A listening agent has 0.7 by then.
+    self.assertGreater(rows[-1]['episode_return/obey_nothing'], 0.4)
 
   def test_only_popart_learns_tasks_with_rewards_of_different_sizes(self):
     wanted = {'catch': 0.9, 'catch_mirror_x10000': 9000.}
     settings = dict(level_name=','.join(wanted), reward_transform='none', batch_size=16, unroll_length=8,
                     optimizer='adam', learning_rate=1e-3, entropy_cost=0.2, until=_returns_more_than(wanted))
     _, popart = self._train(total_environment_frames=120_000, **_POPART, **settings)
-    settings['total_environment_frames'] = popart['environment_frames']
+    settings['total_environment_frames'] = popart[-1]['environment_frames']
     _, heads = self._train(value_normalization='none', **_POPART, **settings)
     for level, limit in wanted.items():
-      self.assertGreater(popart[f'episode_return/{level}'], limit)
-      self.assertLess(heads[f'episode_return/{level}'], 0.5 * limit)
+      self.assertGreater(popart[-1][f'episode_return/{level}'], limit)
+      self.assertLess(heads[-1][f'episode_return/{level}'], 0.5 * limit)
 
   def test_clipped_rewards_lead_to_another_policy(self):
     """A clipped harvest is worth 1, less than the four fruits that can be picked instead."""
@@ -106,10 +107,11 @@ class LearningTest(absltest.TestCase):
     _, true = self._train(reward_transform='none', total_environment_frames=40_000, until=_returns_more_than(18.),
                           **_POPART, **settings)
     _, clipped = self._train(reward_transform='abs_one', total_environment_frames=16_000, **_POPART, **settings)
-    self.assertGreater(true['episode_return'], 18.)
-    # The policy that always picks returns 4. A random policy returns 3.25 on average.
-    self.assertBetween(clipped['episode_return'], 0.9 * harvest.Harvest.clipped_return,
-                       1.1 * harvest.Harvest.clipped_return)
+    self.assertGreater(true[-1]['episode_return'], 18.)
+    # The policy that always picks returns 4. A random policy returns 3.25 on average. With the seeds 1 to 8, this
+    # mean is 3.69 to 3.78. The bonus for entropy is large, so single rows have 3.4 to 3.9.
+    late = np.mean([row['episode_return'] for row in clipped if row['environment_frames'] > 8_000])
+    self.assertBetween(late, 3.5, 1.1 * harvest.Harvest.clipped_return)
 
   def test_only_vtrace_learns_from_an_old_policy(self):
     """The actors always keep the initial policy: this is the largest lag in the sense of section E.1."""
