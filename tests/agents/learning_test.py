@@ -17,7 +17,7 @@ from scalable_agents.tests.agents import training_runs
 from scalable_agents.tests.training import ladder
 from scalable_agents.tests.training import training
 
-_OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_frames=40_000,
+_OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_frames=80_000,
              batch_size=16, unroll_length=8, optimizer='adam', learning_rate=2e-3, entropy_cost=0.05)
 
 _returns_more_than = training_runs.returns_more_than
