@@ -257,7 +257,10 @@ class ExperienceTest(parameterized.TestCase):
     with mock.patch.object(laser.replayers, 'join_replay', side_effect=InterruptedError) as join, \
          self.assertRaises(InterruptedError):
       self._make(replay_share=0.75, **_SHARED)
-    self.assertEqual(join.call_args.args[5], 4 * 2 * 6)  # Agent steps: 2 of the 8 unrolls in a batch are new.
+    tolerance, num_levels, num_actions = join.call_args.args[5:]
+    self.assertEqual(tolerance, 4 * 2 * 6)  # Agent steps: 2 of the 8 unrolls in a batch are new.
+    # What others send is checked with these.
+    self.assertEqual((num_levels, num_actions), (len(unrolls.LEVELS), unrolls.NUM_ACTIONS))
 
   def test_without_replay_it_is_a_queue(self):
     made = self._make(replay_share=0.)

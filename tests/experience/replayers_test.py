@@ -15,6 +15,8 @@ from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.experience import replayers
+from scalable_agents.experience import shared_replay
+from scalable_agents.experience import stored_unrolls
 from scalable_agents.processes import machine
 from scalable_agents.records import errors
 from scalable_agents.tests.experience import streams as streams_lib
@@ -117,6 +119,17 @@ class ReplayersTest(parameterized.TestCase):
     first, again, other = (draw(seed) for draw, seed in zip(draws, (1, 1, 2)))
     np.testing.assert_array_equal(first.key, again.key)
     self.assertTrue(np.any(first.key != other.key))
+
+  @parameterized.parameters((2, 5, [True, True]), (1, 5, [False, True]), (2, 4, [False, False]))
+  def test_a_shared_replay_refuses_levels_and_actions_that_do_not_exist(self, num_levels, num_actions, wanted):
+    """The two unrolls are of the levels 1 and 0, and have the actions 0 to 4."""
+    streams = [streams_lib.Stream(stream_id) for stream_id in (1, 2)]
+    with mock.patch.object(shared_replay, 'SharedReplay') as made:
+      replayers.join_replay('localhost:1', streams[0].spec(_LENGTH), streams_lib.FRAME_STACKS, 1000, {}, 0, num_levels,
+                            num_actions)
+    unroll = streams_lib.batch([stream.unroll(0, _LENGTH) for stream in streams])
+    are_valid = made.call_args.kwargs['check'](unroll.index, stored_unrolls.of_unroll(unroll))
+    self.assertEqual(are_valid.numpy().tolist(), wanted)
 
   def test_an_empty_replay_gives_nothing(self):
     agent, stream = _agent(seed=1), streams_lib.Stream(1, 20)

@@ -8,6 +8,7 @@ from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.experience import shared_replay
 from scalable_agents.processes import ports
 from scalable_agents.records import errors
 from scalable_agents.tests.actor import waiting
@@ -200,6 +201,15 @@ class SpeedTest(JobTest):
       other = self.agent(self.port)
     with self.assertRaisesRegex(errors.UserError, r': stacks is \[4, 1, 1\] there and \[2, 1, 1\] here: '):
       other.replay.size()
+
+  def test_an_agent_that_does_nothing_reports_all_the_same(self):
+    """Otherwise the replay would forget it, and the others would not wait for it."""
+    self.enterContext(mock.patch.object(ports, 'BEAT_SECONDS', 0.05))
+    reports = self.enterContext(mock.patch.object(
+        shared_replay.SharedReplay, '_report', autospec=True, side_effect=shared_replay.SharedReplay._report))
+    self.agent(self.port).replay.size()  # Connects.
+    before = reports.call_count
+    waiting.wait_until(lambda: reports.call_count > before + 2)
 
 
 class WithoutReplayTest(replay_testing.TestCase):

@@ -106,7 +106,10 @@ def _server():
 
 
 def _serve(requests: socket.socket):
-  """Forks a program for each request. Returns in the new process, with the request. Ends when the client has ended."""
+  """Forks a program for each request. Returns in the new process, with the request.
+
+  When the client has ended, it ends with all programs, because the client may have been killed before its cleanups.
+  """
   running = {}  # pidfd -> (pid, socket for its exit code)
   with selectors.DefaultSelector() as selector:
     selector.register(requests, selectors.EVENT_READ)
@@ -121,6 +124,8 @@ def _serve(requests: socket.socket):
           continue
         message, descriptors, *_ = socket.recv_fds(requests, _MESSAGE_BYTES, 4)
         if not message:
+          for pid, _ in running.values():
+            os.kill(pid, signal.SIGKILL)
           sys.exit()
         pid = os.fork()
         if not pid:

@@ -22,6 +22,7 @@ _CLIENT = '''
 from scalable_agents.tests.launch import forked_program
 forked_program._IMPORTED = ()
 forked_program.ForkedProgram('-c', ['pass'], (0, 1, 2)).wait()
+forked_program.ForkedProgram('-c', ['import time; time.sleep(1000)'], (0, 1, 2))
 print('ready', flush=True)
 input()
 '''
@@ -88,14 +89,15 @@ class ForkedProgramTest(parameterized.TestCase):
     self.assertEqual(process.wait(300), 1)  # timeit prints the KeyboardInterrupt.
     self.assertIn('KeyboardInterrupt', self._text())
 
-  def test_the_server_ends_with_its_client(self):
+  def test_the_server_ends_with_its_client_and_so_do_its_programs(self):
     client = subprocess.Popen([sys.executable, '-c', _CLIENT], env=python_path.environment(), stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE)
     with client:
       self.assertIn(b'ready\n', client.stdout)  # Reads up to this line.
-      server, = psutil.Process(client.pid).children()
+      server_and_program = psutil.Process(client.pid).children(recursive=True)
+      self.assertLen(server_and_program, 2)
       client.kill()
-      self.assertEmpty(psutil.wait_procs([server], timeout=300)[1])
+      self.assertEmpty(psutil.wait_procs(server_and_program, timeout=300)[1])
 
 
 if __name__ == '__main__':

@@ -238,6 +238,10 @@ class LearnerTest(parameterized.TestCase):
     self.assertIsNone(learner.culprit(metrics))
     self.assertEqual(int(learner.update_steps), 1)
     self.assertEqual(int(learner.skipped_updates), 1)
+    # Versions count skipped updates, too: actors have been told of the parameters after them.
+    self.assertEqual(int(learner.version()), 2)
+    versions = tf.ones([7, 3], tf.int64)
+    self.assertEqual(float(_update(learner, good._replace(parameter_version=versions))['policy_lag']), 1.0)
 
   def test_names_the_baseline(self):
     learner = _learner(reward_transform='none')

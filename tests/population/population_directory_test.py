@@ -7,6 +7,7 @@ from absl.testing import parameterized
 
 from scalable_agents.population import population_directory
 from scalable_agents.records import run_directory
+from scalable_agents.tests.records import disk_events
 
 _HYPER_PARAMETERS = {'learning_rate': 1.0000000001e-3, 'entropy_cost': 0.1}
 _EVOLUTIONS = [population_directory.Evolution(100, -3.5, None, None, _HYPER_PARAMETERS),
@@ -67,7 +68,9 @@ class PopulationDirectoryTest(parameterized.TestCase):
   def test_evolutions(self):
     self.assertEmpty(population_directory.read_evolutions(self.folder))
     for count, evolution in enumerate(_EVOLUTIONS, start=1):
-      population_directory.append_evolution(self.folder, evolution)
+      with disk_events.recorded() as events:
+        population_directory.append_evolution(self.folder, evolution)
+      self.assertEqual(events, [('sync', 'evolution.jsonl')])
       self.assertEqual(population_directory.read_evolutions(self.folder), _EVOLUTIONS[:count])
 
   @parameterized.parameters((99, 0), (100, 1), (399, 2), (400, 3), (10**9, 3))

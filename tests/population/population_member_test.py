@@ -33,6 +33,11 @@ def _hyper_parameters(learner):
   return {name: float(value.numpy()) for name, value in learner.hyper_parameters.items()}
 
 
+def _twice(values, unused_random=None):
+  """Takes the place of pbt.explore."""
+  return {name: 2 * value for name, value in values.items()}
+
+
 def _variables(learner):
   """All of a learner that others may copy."""
   return *learner.agent.variables, *learner.optimizer.variables, *learner.hyper_parameters.values()
@@ -129,16 +134,17 @@ class MemberTest(parameterized.TestCase):
     self._play(member, 1000, 0.0)
     self.assertLen(self._evolutions(1), 1)
 
-  def test_members_with_one_seed_explore_differently(self):
+  def test_members_and_seeds_explore_differently(self):
     drawn = []
     with absltest.mock.patch.object(pbt, 'explore', lambda values, random: drawn.append(random.rand()) or values):
-      for index in range(3):
-        self._play(self._member(index, members_seed=7)[0], 100, 1.0)
-    self.assertLen(set(drawn), 3)
+      for index, seed in ((0, 7), (1, 7), (2, 7), (0, 8)):
+        self.folder = self.create_tempdir().full_path  # With others there, it would also draw a partner.
+        self._play(self._member(index, members_seed=seed)[0], 100, 1.0)
+    self.assertLen(set(drawn), 4)
 
   @parameterized.parameters((1, {}), (2, {}), (1, _POPART), (2, _POPART))
-  def test_one_that_is_better_by_more_than_5_points_is_copied(self, num_learners, agent):
-    """For PopArt, this includes the statistics."""
+  def test_one_that_is_better_by_more_than_5_points_is_copied_and_then_the_copy_explores(self, num_learners, agent):
+    """For PopArt, what is copied includes the statistics."""
     better, better_learner = self._member(2, num_learners=num_learners, **agent)
     self._play(better, 700, 0.3)
     hyper_parameters = population_directory.read_fitness(self._logdir(2)).hyper_parameters
@@ -150,13 +156,15 @@ class MemberTest(parameterized.TestCase):
     member, learner = self._member(0, num_learners=num_learners, **agent)
     for variable in _variables(learner):
       self.assertLen(_copies(variable), num_learners)
-    with self._unexplored():
+    with absltest.mock.patch.object(pbt, 'explore', _twice):
       self._play(member, 500, 0.24)
-    for copied, wanted in zip(_values(learner), snapshot, strict=True):
-      np.testing.assert_array_equal(copied, wanted)
+    are_tuned = {id(variable) for variable in learner.hyper_parameters.values()}  # Some are of the optimiser.
+    for variable, value, copied in zip(_variables(learner), _values(learner), snapshot, strict=True):
+      np.testing.assert_array_equal(value, 2 * copied if id(variable) in are_tuned else copied, variable.name)
     evolution, = self._evolutions(0)
     self.assertAlmostEqual(evolution.fitness, 24, places=5)
-    self.assertEqual(evolution, population_directory.Evolution(500, evolution.fitness, 2, 700, hyper_parameters))
+    self.assertEqual(evolution, population_directory.Evolution(
+        500, evolution.fitness, 2, 700, _twice(hyper_parameters)))
     self.assertEmpty(self.reports)
     self.assertEqual(int(learner.environment_frames.numpy()), 0)  # The frames are its own.
 

@@ -11,6 +11,7 @@ from absl.testing import parameterized
 import tensorflow as tf
 
 from scalable_agents.records import checkpoint
+from scalable_agents.tests.records import disk_events
 
 
 class _Items:
@@ -207,16 +208,8 @@ class BesideTest(_Case):
                      ['ckpt-3.experience', 'ckpt-4.experience'])
 
   def test_all_is_on_the_disk_before_the_checkpoint_is_in_force(self):
-    self._items.lines, events = ['a'], []
-    fsync, replace = os.fsync, os.replace
-
-    def record(action, call, descriptor_or_path, *others):
-      path = descriptor_or_path if others else os.readlink(f'/proc/self/fd/{descriptor_or_path}')
-      events.append((action, os.path.basename(path)))
-      call(descriptor_or_path, *others)
-
-    with absltest.mock.patch.object(os, 'fsync', lambda descriptor: record('sync', fsync, descriptor)), \
-         absltest.mock.patch.object(os, 'replace', lambda old, new: record('replace', replace, old, new)):
+    self._items.lines = ['a']
+    with disk_events.recorded() as events:
       self._checkpointer().save()
     *synced, last = events
     self.assertEqual(last, ('replace', 'checkpoint.new'))

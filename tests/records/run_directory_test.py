@@ -19,6 +19,7 @@ from scalable_agents.processes import python_path
 from scalable_agents.records import package_versions
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
+from scalable_agents.tests.records import disk_events
 
 _CONFIG = {'learning_rate': 6e-4, 'level_name': 'pong', 'use_lstm': False, 'mode': 'train'}
 _FREE = ('mode', 'logdir')
@@ -360,6 +361,11 @@ class CommandTest(parameterized.TestCase):
 
 
 class WriteTest(absltest.TestCase):
+
+  def test_what_is_written_is_on_the_disk_before_it_is_in_force(self):
+    with disk_events.recorded() as events:
+      run_directory.write_json(os.path.join(self.create_tempdir().full_path, 'evaluation.json'), {'mean': 1.5})
+    self.assertEqual(events, [('sync', 'evaluation.json.new'), ('replace', 'evaluation.json.new')])
 
   def test_a_failure_leaves_the_old_file_and_no_other(self):
     file = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), 'evaluation.json')

@@ -26,6 +26,7 @@ from scalable_agents.records import checkpoint
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tests.actor import waiting
+from scalable_agents.tests.records import disk_events
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import trainer_testing
 from scalable_agents.tests.training import training
@@ -309,7 +310,11 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
         os.kill(os.getpid(), signal.SIGTERM)
 
     trainer = self.trainer(_learner(before), updates=10**6)
-    trainer.train()
+    with disk_events.recorded() as events:
+      trainer.train()
+    # A checkpoint counts what the rows have, so a power cut must not lose them.
+    self.assertEqual(events[:2], [('sync', 'metrics.jsonl'), ('sync', 'episodes.csv')])
+    self.assertIn(('replace', 'checkpoint.new'), events[2:])
     updates = training.rows(trainer.logdir)[-1]['learner_steps']
     self.assertBetween(updates, 3, 10**5)
     self.assertEndsWith(self.screen.getvalue(), 'frames trained, run the same command to continue\n')
