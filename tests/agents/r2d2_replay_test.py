@@ -30,8 +30,11 @@ class ReplayTest(parameterized.TestCase):
     super().setUp()
     self.enterContext(mock.patch.object(q_networks, '_HIDDEN', 32))
 
-  def _play(self, agent, config, num_unrolls, num_actors=3):
-    """Yields unrolls of [T+1, B, ...] as the actor pool makes them: random observations, the agent's own actions."""
+  def _play(self, agent, config, num_unrolls, num_actors=3, truncates=False):
+    """Yields unrolls of [T+1, B, ...] as the actor pool makes them: random observations, the agent's own actions.
+
+    With `truncates`, most episodes end by a time limit.
+    """
     random, step = np.random.RandomState(1), tf.function(agent.step)
     spec = unrolls.environment_spec()
     state, output = agent.initial_state(num_actors), None
@@ -40,7 +43,7 @@ class ReplayTest(parameterized.TestCase):
       if row % config.unroll_length == 0:
         first_states.append(state)
       done = random.uniform(size=num_actors) < (0.1 if row else 2.)
-      discount = np.float32(~done & (random.uniform(size=num_actors) > 0.1))
+      discount = np.float32((~done | truncates) & (random.uniform(size=num_actors) > 0.1))
       environment = unroll_lib.EnvironmentOutput(
           random.randn(num_actors).astype(np.float32), discount, done, np.zeros(num_actors, np.float32),
           np.zeros(num_actors, np.int32), {'vector': random.randn(num_actors, 4).astype(np.float32)})
@@ -84,13 +87,13 @@ class ReplayTest(parameterized.TestCase):
 
   @parameterized.parameters(
       dict(), dict(burn_in=0), dict(sequence_period=5, unroll_length=4), dict(use_lstm=False), dict(n_step=9),
-      dict(reset_on_life_loss=True), dict(value_rescaling=False), dict(cross_episodes=True))
-  def test_the_actors_priorities_are_those_of_the_learner_with_the_same_parameters(self, **settings):
+      dict(reset_on_life_loss=True), dict(value_rescaling=False), dict(cross_episodes=True), dict(truncates=True))
+  def test_the_actors_priorities_are_those_of_the_learner_with_the_same_parameters(self, truncates=False, **settings):
     """This is so only if states, observations, masks and priorities all belong to the same steps."""
     config = _config(**dict(unroll_length=10, batch_size=10, samples_per_period=1., epsilon_base=0.5) | settings)
     agent = r2d2.Agent(unrolls.environment_spec(), config)
     num_unrolls = 12
-    played = list(self._play(agent, config, num_unrolls))
+    played = list(self._play(agent, config, num_unrolls, truncates=truncates))
     # Everything comes in before the one batch.
     config = dataclasses.replace(
         config, samples_per_period=config.batch_size * config.sequence_period / (
