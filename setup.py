@@ -97,7 +97,7 @@ class BuildLibraries(build_ext.build_ext):
     os.makedirs(self.build_temp, exist_ok=True)
     checksum = os.path.join(self.build_temp, f'{ext.name}_sources.cc')
     folders = sorted({os.path.dirname(os.path.dirname(source)) for source in ext.sources + ext.depends})
-    pathlib.Path(checksum).write_text(f'extern "C" const char* {_SOURCES["SYMBOL"]}() {{\n'
+    pathlib.Path(checksum).write_text('extern "C" const char* scalable_agents_sources() {\n'
                                       f'  return "{_SOURCES["checksum"]("", folders)}";\n}}\n', encoding='utf-8')
     ext.sources.append(checksum)
     if ext.name.endswith('_ops'):

@@ -10,7 +10,6 @@ import os
 import pathlib
 
 OPS = ('actor', 'learner', 'ops', 'replay')  # The folders with the code of the ops.
-SYMBOL = 'scalable_agents_sources'  # The function in the library that returns the checksum.
 
 
 class LibraryError(ImportError):

@@ -20,7 +20,7 @@ class SourcesTest(absltest.TestCase):
 
     def build(checksum):
       """As setup.py does."""
-      text = f'const char* {sources.SYMBOL}() {{ return "{checksum}"; }}'
+      text = f'const char* scalable_agents_sources() {{ return "{checksum}"; }}'
       subprocess.run(['gcc', '-shared', '-fPIC', '-x', 'c', '-', '-o', library], input=text, text=True, check=True)
 
     build(sources.checksum(str(root), folders))
