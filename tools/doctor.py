@@ -209,12 +209,12 @@ def check_libraries(wanted=None):
   return Result('ok', 'libraries', f'{len(wanted)} others have the versions that are wanted')
 
 
-def _why_build(library):
-  """Returns why the C++ ops must be built; '' if this library was built from the sources of its tree."""
+def _why_build(library, folders=None):
+  """Returns why a library must be built; '' if it was built from the sources in `folders` (default: of the ops)."""
   if not library.exists():
     return f'{library} is not built'
   sources = _load(ROOT / 'ops' / 'sources.py')
-  return f'{library} is older than this code' if sources.is_stale(str(library), sources.OPS) else ''
+  return f'{library} is older than this code' if sources.is_stale(str(library), folders or sources.OPS) else ''
 
 
 def _build_libraries(root):
@@ -244,12 +244,14 @@ def check_op_library(path=ROOT / 'ops' / '_ops.so', python=sys.executable, root=
 
 def check_pixel_library(path=ROOT / 'environments' / '_pixels.so', python=sys.executable, root=ROOT):
   """Checks that the C++ code for Atari's pixels is built. NumPy takes its place otherwise."""
+  build = _why_build(path, ['environments'])
   if not path.exists():
-    return Result('warn', 'pixel library', f'{path} is not built: an Atari game takes four times as long',
-                  _build_libraries(root))
+    return Result('warn', 'pixel library', f'{build}: an Atari game takes four times as long', _build_libraries(root))
   answer = ask(python, '-c', f'import ctypes; ctypes.CDLL({str(path)!r}); print("loads")')
   if not answer.worked:
     return Result('wrong', 'pixel library', f'{path} does not load: {answer.text}', _build_again(path, root))
+  if build:
+    return Result('wrong', 'pixel library', build, _build_libraries(root))
   return Result('ok', 'pixel library', f'{path} {answer.text}')
 
 

@@ -159,12 +159,11 @@ class DoctorTest(parameterized.TestCase):
       wheel = doctor.check_pixel_library(path, root=pathlib.Path('/nowhere'))
       self.assertEndsWith(wheel.fix, ' -m pip install --force-reinstall --no-deps scalable_agents-*.whl')
 
-  def _tree(self, is_stale):
-    """Makes a tree with a C++ source and an op library. Returns the library's path."""
+  def _tree(self, is_stale, library='ops/_ops.so', folders=sources.OPS):
+    """Makes a tree with a C++ source and its library. Returns the library's path."""
     root = self.create_tempdir()
-    source = root.create_file('actor/cc/pool.cc', content='// old')
-    checksum = sources.checksum(root.full_path, sources.OPS)
-    library = root.create_file('ops/_ops.so', content=f'ELF {checksum} ')
+    source = root.create_file(f'{folders[0]}/cc/source.cc', content='// old')
+    library = root.create_file(library, content=f'ELF {sources.checksum(root.full_path, folders)} ')
     os.utime(source.full_path)  # A checkout may give an old source a new time.
     if is_stale:
       source.write_text('// new')
@@ -175,6 +174,13 @@ class DoctorTest(parameterized.TestCase):
     result = doctor.check_op_library(self._tree(is_stale), python=self._program('echo loads'))
     self.assertEqual((result.status, result.fix), (status, fix))
     self.assertEqual(result.found.endswith('_ops.so is older than this code'), is_stale)
+
+  @parameterized.parameters((False, 'ok', ''), (True, 'wrong', 'make setup'))
+  def test_pixel_library_of_other_sources(self, is_stale, status, fix):
+    library = self._tree(is_stale, 'environments/_pixels.so', ['environments'])
+    result = doctor.check_pixel_library(library, python=self._program('echo loads'))
+    self.assertEqual((result.status, result.fix), (status, fix))
+    self.assertEqual(result.found.endswith('_pixels.so is older than this code'), is_stale)
 
   def test_compiler(self):
     for command in ('c++', 'env c++'):  # The second is as `ccache c++`.
