@@ -22,7 +22,8 @@ one paper:
                  the share of steps outside the trust region.
 
 --budget prints what the results of all four papers cost, in core-days and GPU-days (docs/budget.md).
---returns_every=1_000_000 prints the training returns of any runs after each million frames, beside the papers' scores.
+--returns_every=1_000_000 prints the training returns of any runs after each million frames, beside the papers' scores,
+and with --figures draws them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,7 @@ from scalable_agents.tables.figures import impala_training
 from scalable_agents.tables.figures import laser
 from scalable_agents.tables.figures import popart_impala
 from scalable_agents.tables.figures import r2d2
+from scalable_agents.tables.figures import returns
 from scalable_agents.tables.papers import budget
 from scalable_agents.tables.papers import laser_tables
 from scalable_agents.tables.papers import layout
@@ -148,8 +150,8 @@ def validate(config: TablesConfig):
     if config.table or config.runs or config.throughput or config.figures or config.returns_every:
       raise ValueError('--budget: want no other flag but --output')
   elif config.returns_every:
-    if config.table or config.throughput or config.figures or not config.runs:
-      raise ValueError('--returns_every: want --runs, and no other flag but --output')
+    if config.table or config.throughput or not config.runs:
+      raise ValueError('--returns_every: want --runs, and no other flags but --figures and --output')
   elif not config.table and not config.figures:
     wanted = f'one of {", ".join(known)}' if len(known) > 1 else known[0]
     raise ValueError(f'--table=: want {wanted}, or --figures')
@@ -165,21 +167,27 @@ def validate(config: TablesConfig):
     raise ValueError('--runs: want the runs to draw')
 
 
-def draw(config: TablesConfig, runs: _Runs, folder: str) -> list[str]:
-  """Draws the figures for which the runs have the data. Returns the files.
+def _write_returns(config: TablesConfig, runs: _Runs, folder: str):
+  found = returns_table.gather(runs, config.returns_every)
+  files.write(returns_table.table(found), folder, 'returns')
+  if config.figures:
+    _save(returns.picture(found), folder, 'returns')
 
-  Raises:
-    errors.UserError: there is nothing to draw, or a file of a run is damaged, or a picture cannot be written.
-  """
+
+def _draw(config: TablesConfig, runs: _Runs, folder: str):
+  """Draws the figures for which the runs have the data. Raises errors.UserError if there are none."""
   paper = _PAPERS[config.paper]
-  drawn = []
-  for name, picture in paper.pictures(config.table, runs).items():
-    if picture:
-      drawn.append(os.path.join(folder, f'{name}.png'))
-      drawing.save(picture, drawn[-1])
-  if not drawn:
+  pictures = {name: picture for name, picture in paper.pictures(config.table, runs).items() if picture}
+  if not pictures:
     raise errors.UserError(f'--figures: {paper.nothing}')
-  return drawn
+  for name, picture in pictures.items():
+    _save(picture, folder, name)
+
+
+def _save(picture, folder, name):
+  file = os.path.join(folder, f'{name}.png')
+  drawing.save(picture, file)
+  print(f'wrote {file}')
 
 
 def main():
@@ -192,14 +200,14 @@ def main():
   if config.budget:
     files.write(budget.table(), folder, 'budget')
   if config.returns_every:
-    files.write(returns_table.table(runs, config.returns_every), folder, 'returns')
+    _write_returns(config, runs, folder)
   if config.table:
     made = (throughput_table.table(throughput_table.read(run_flags.user_path(config.throughput))) if config.throughput
             else paper.table(config.table, runs))
     name = _SWEEP if config.table == _SWEEP else f'{paper.prefix}table_{config.table}'
     files.write(made, folder, name)
-  for file in draw(config, runs, folder) if config.figures else []:
-    print(f'wrote {file}')
+  if config.figures and not config.returns_every:
+    _draw(config, runs, folder)
 
 
 def start(paper: str):

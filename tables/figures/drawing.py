@@ -125,10 +125,25 @@ def mean_and_range(axes: Any, frames: np.ndarray, values: np.ndarray, label: str
     label: the line's label.
     style: from `line_style`.
   """
+  line_and_area(axes, frames, values.mean(axis=0), (values.min(axis=0), values.max(axis=0)), label, style)
+
+
+def line_and_area(axes: Any, frames: np.ndarray, values: np.ndarray, area: tuple[np.ndarray, np.ndarray], label: str,
+                  style: Mapping[str, str]):
+  """Draws a line with an area around it.
+
+  Args:
+    axes: the panel.
+    frames: [P].
+    values: [P].
+    area: its lowest and highest values, [P] each. NaN for no area.
+    label: the line's label.
+    style: from `line_style`.
+  """
   if len(frames) and frames[0] == frames[-1]:
     style = {'marker': 'o', **style}  # A line of no length would not be seen.
-  axes.plot(frames, values.mean(axis=0), linewidth=1.6, label=label, **style)
-  axes.fill_between(frames, values.min(axis=0), values.max(axis=0), color=style['color'], alpha=0.2, linewidth=0)
+  axes.plot(frames, values, linewidth=1.6, label=label, **style)
+  axes.fill_between(frames, *area, color=style['color'], alpha=0.2, linewidth=0)
 
 
 def title_and_legend(picture: figure.Figure, text: str, panels: Iterable[Any]):

@@ -45,14 +45,28 @@ _OTHERS = (
 _MILLION = 1_000_000
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
   """Runs that differ only in their seeds."""
   of_levels: Mapping[str, np.ndarray]  # Level -> returns at each number of frames, [seeds, M]. NaN after a run's end.
   papers: Mapping[str, str]            # Level -> the final score of a paper.
+  iqm: Sequence[intervals.Interval]    # Over the levels, in %, [M]; NaN after a run's end. Empty for less than two.
 
 
-def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
-  """Makes the table.
+class Returns(NamedTuple):
+  """What the table and the picture show."""
+  frames: Sequence[int]          # Environment frames per level, [M].
+  lines: Mapping[str, Line]      # Name -> runs.
+  others: Mapping[str, Line]     # Name -> runs that others published.
+  left_out: Sequence[str]        # Runs that are not shown, and why.
+
+  @property
+  def levels(self) -> list[str]:
+    """The levels of our runs."""
+    return list(dict.fromkeys(level for line in self.lines.values() for level in line.of_levels))
+
+
+def gather(runs: Sequence[runs_lib.Run], every: int) -> Returns:
+  """Reads the returns of runs, and those that others published.
 
   Args:
     runs: runs of any agents.
@@ -73,18 +87,22 @@ def table(runs: Sequence[runs_lib.Run], every: int) -> layout.Table:
     raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
   marks = range(every, longest + 1, every)
   chosen = {name: _longest(of_line, read, every) for name, of_line in _by_name(runs, read).items()}
-  lines = {name: _line(of_line, read, marks) for name, (of_line, _) in chosen.items()}
   left_out = [*without.values(), *(
       f'{run.logdir}: other seeds have more frames' for _, shorter in chosen.values() for run in shorter)]
-  notes = [f'Not in the table: {"; ".join(left_out)}.'] if left_out else []
-  levels = dict.fromkeys(level for line in lines.values() for level in line.of_levels)
-  others = _of_others(levels, marks)
-  lines |= others
-  rows = [_row(level, name, line) for level in levels for name, line in lines.items() if level in line.of_levels]
-  rows += [row for name, line in lines.items() if (row := _summary(name, line))]
+  found = Returns(marks, {name: _of_runs(of_line, read, marks) for name, (of_line, _) in chosen.items()}, {}, left_out)
+  return found._replace(others=_of_others(found.levels, marks))
+
+
+def table(found: Returns) -> layout.Table:
+  """Makes the table."""
+  lines = {**found.lines, **found.others}
+  rows = [_row(level, name, line) for level in found.levels for name, line in lines.items() if level in line.of_levels]
+  rows += [_summary(name, line) for name, line in lines.items() if line.iqm]
+  notes = [f'Not in the table: {"; ".join(found.left_out)}.'] if found.left_out else []
   return layout.Table(
-      'Training returns', ['level', 'agent', 'runs', *map(results.exact, marks), 'human-normalised (%)', 'paper'],
-      rows, (*_NOTES, *([_OTHERS] if others else []), *notes))
+      'Training returns',
+      ['level', 'agent', 'runs', *map(results.exact, found.frames), 'human-normalised (%)', 'paper'],
+      rows, (*_NOTES, *([_OTHERS] if found.others else []), *notes))
 
 
 def _fault(run: runs_lib.Run, episodes: training_returns.Returns, every: int) -> str:
@@ -121,7 +139,8 @@ def _by_name(runs: Sequence[runs_lib.Run],
   return groups
 
 
-def _line(runs: Sequence[runs_lib.Run], read: Mapping[str, training_returns.Returns], marks: Sequence[int]) -> _Line:
+def _of_runs(runs: Sequence[runs_lib.Run], read: Mapping[str, training_returns.Returns],
+             marks: Sequence[int]) -> Line:
   of_levels, papers = {}, {}
   for run in runs:
     of_run = read[run.logdir]
@@ -130,21 +149,40 @@ def _line(runs: Sequence[runs_lib.Run], read: Mapping[str, training_returns.Retu
                for mark in marks]
       of_levels.setdefault(level, []).append([last.mean if last else np.nan for last in found])
       papers[level] = _paper(level, run)
-  return _Line({level: np.array(of_seeds) for level, of_seeds in of_levels.items()}, papers)
+  return _line(of_levels, papers)
 
 
-def _of_others(levels: Collection[str], marks: range) -> dict[str, _Line]:
+def _of_others(levels: Collection[str], marks: range) -> dict[str, Line]:
   """Returns the published lines of others by name. There is none between two million frames."""
   lines = {}
   for row in published.rows('dopamine_returns.csv') if not marks.step % _MILLION else ():
     if row['level'] in levels:
       of_level = lines.setdefault(f'{row["agent"]} (Dopamine)', {}).setdefault(row['level'], [])
       of_level.append([float(row.get(str(mark // _MILLION), 'nan')) for mark in marks])
-  return {name: _Line({level: np.array(of_seeds) for level, of_seeds in line.items()},
-                      dict.fromkeys(line, layout.MISSING)) for name, line in lines.items()}
+  return {name: _line(line, dict.fromkeys(line, layout.MISSING)) for name, line in lines.items()}
 
 
-def _row(level: str, name: str, line: _Line) -> list[str | layout.Number]:
+def _line(returns: Mapping[str, Sequence[Sequence[float]]], papers: Mapping[str, str]) -> Line:
+  """Adds the interquartile means. `returns`: level -> [seeds, M]; `papers`: see `Line`."""
+  of_levels = {level: np.array(of_seeds) for level, of_seeds in returns.items()}
+  scored = _scored(of_levels)
+  if len(scored) < 2:
+    return Line(of_levels, papers, [])
+  normalised = [[[scores.human_normalised(level, score) for score in of_run] for of_run in of_level]
+                for level, of_level in scored.items()]
+  return Line(of_levels, papers, [
+      intervals.Interval(np.nan, np.nan, np.nan) if np.isnan(of_mark).any() else intervals.interquartile_mean(of_mark)
+      for of_mark in np.array(normalised).T])
+
+
+def _scored(of_levels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Returns the levels that have scores of a random policy and a human, with equal numbers of runs."""
+  scored = {level: of_level for level, of_level in of_levels.items() if scores.has_reference(level)}
+  seeds = min(map(len, scored.values()), default=0)
+  return {level: of_level[:seeds] for level, of_level in scored.items()}
+
+
+def _row(level: str, name: str, line: Line) -> list[str | layout.Number]:
   means = line.of_levels[level].mean(axis=0)
   reached = means[~np.isnan(means)]
   normalised = (scores.human_normalised(level, reached[-1]) if len(reached) and scores.has_reference(level) else None)
@@ -179,19 +217,9 @@ def _agent_of_laser(run: runs_lib.Run, agents: Sequence[published.Agent]) -> pub
   return min(ours, key=lambda agent: abs(agent.frames - run.flags['total_environment_frames']))
 
 
-def _summary(name: str, line: _Line) -> list[str | layout.Number] | None:
-  """Returns the row of the interquartile means over levels; None for a line with fewer than two levels."""
-  levels = [level for level in line.of_levels if scores.has_reference(level)]
-  if len(levels) < 2:
-    return None
-  seeds = min(len(line.of_levels[level]) for level in levels)
-  normalised = np.array([[scores.human_normalised(level, score) for score in line.of_levels[level][:seeds].ravel()]
-                         for level in levels]).reshape(len(levels), seeds, -1)
-  cells = []
-  for of_mark in np.moveaxis(normalised, -1, 0):
-    if np.isnan(of_mark).any():
-      cells.append(layout.Number(None, 0))
-    else:
-      middle, low, high = intervals.interquartile_mean(of_mark.T)
-      cells.append(layout.Number(middle, 0, f' ({low:z.0f} to {high:z.0f})' if seeds > 1 else ''))
-  return [f'IQM of {len(levels)} levels', name, layout.Number(seeds, 0), *cells, '', '']
+def _summary(name: str, line: Line) -> list[str | layout.Number]:
+  """Returns the row of the interquartile means over levels."""
+  cells = [layout.Number(None if np.isnan(middle) else middle, 0,
+                         '' if np.isnan(low) else f' ({low:z.0f} to {high:z.0f})') for middle, low, high in line.iqm]
+  scored = _scored(line.of_levels)
+  return [f'IQM of {len(scored)} levels', name, layout.Number(len(next(iter(scored.values()))), 0), *cells, '', '']

@@ -187,9 +187,9 @@ class TablesTest(parameterized.TestCase):
   def test_returns_of_runs_of_any_agents(self):
     run_directories.laser(self.runs, 'laser', [1.] * 4, frames=1_000)
     run_directories.r2d2(self.runs, 'r2d2', frames=1_000, curves={'pong': [1.]})
-    screen, written = self._run('impala', runs=f'{self.runs}/*', returns_every=500)
+    screen, written = self._run('impala', runs=f'{self.runs}/*', returns_every=500, figures=True)
     self.assertRegex(screen, r'\| pong +\| LASER +\| +1 \| +1\.00 \| +1\.00 \|')
-    self.assertCountEqual(written, ['returns.md', 'returns.csv'])
+    self.assertCountEqual(written, ['returns.md', 'returns.csv', 'returns.png'])
 
   def test_figures_of_popart_of_runs_that_were_not_evaluated(self):
     for name, flags in (('popart', {'binary': 'popart_impala_atari57', 'value_normalization': 'popart'}),
@@ -261,7 +261,7 @@ class TablesTest(parameterized.TestCase):
       ('laser', {'table': '3'}, '--table=3: want one of 1, 2'),
       ('popart_impala', {'table': '2'}, '--table=2: want one of 1'), ('r2d2', {'table': '2'}, '--table=2: want one of'),
       ('impala', {'budget': True, 'table': '3'}, '--budget: want no other flag but --output'),
-      ('impala', {'returns_every': 500}, '--returns_every: want --runs, and no other flag but --output'),
+      ('impala', {'returns_every': 500}, '--returns_every: want --runs, and no other flags but --'),
       *((paper, {'figures': True}, '--runs: want the runs to draw') for paper in _PAPERS[1:]),
       *((paper, {'table': table, 'output': ''}, '--output=: want a folder') for paper, table in zip(_PAPERS, '3111')),
       ('impala', {'table': '3', 'output': '/proc/here'}, '--output: /proc/here: No such file or directory: choose'))

@@ -24,9 +24,12 @@ class ReturnsTableTest(run_directories.TestCase):
     run_directories.laser(self.folder, name, returns, level_name=level, frames=frames, seed=seed,
                           **_IMPALA | {'total_environment_frames': 1_500} | settings)
 
+  def _table(self, of_runs=None, every=500):
+    return returns_table.table(returns_table.gather(of_runs or self.read(), every))
+
   def _rows(self, every=500):
     """Returns the rows: column -> text, without spaces at the ends."""
-    lines = [line for line in layout.markdown(returns_table.table(self.read(), every)).splitlines()
+    lines = [line for line in layout.markdown(self._table(every=every)).splitlines()
              if line.startswith('|')]
     head, _, *rows = ([cell.strip() for cell in line.strip('|').split('|')] for line in lines)
     return [dict(zip(head, row, strict=True)) for row in rows]
@@ -56,7 +59,7 @@ class ReturnsTableTest(run_directories.TestCase):
   def test_an_agent_of_ones_own_has_a_row(self):
     self._run('own', [5.] * 10, agent='q_learner', off_policy_correction=None, torso=None, use_lstm=None)
     run, = runs.read([f'{self.folder}/own'], evaluated=False, agents=None)[0]
-    row, = (line for line in layout.markdown(returns_table.table([run], 500)).splitlines() if 'q_learner' in line)
+    row, = (line for line in layout.markdown(self._table([run])).splitlines() if 'q_learner' in line)
     self.assertIn(' 5.00 ', row)
 
   def test_members_of_a_population_are_not_seeds(self):
@@ -67,7 +70,7 @@ class ReturnsTableTest(run_directories.TestCase):
     row, = self._rows()
     self.assertEqual((row['runs'], row['1K']), ('1', '-3.00'))
     self.assertIn('the fittest member counts: its own episodes, also those before it copied another member.',
-                  returns_table.table(self.read(), 500).notes[0])
+                  self._table().notes[0])
 
   def test_a_run_that_is_behind_the_other_seeds_is_left_out_and_named(self):
     self._run('long', [1.] * 10, frames=1_500)
@@ -77,7 +80,7 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertEqual([(row['level'], row['runs'], row['1K'], row['1.5K']) for row in rows[:2]],
                      [('pong', '1', '1.00', '1.00'), ('breakout', '1', '5.00', '–')])
     self.assertIn(f'Not in the table: {self.folder}/short: other seeds have more frames.',
-                  returns_table.table(self.read(), 500).notes)
+                  self._table().notes)
     with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1500, the frames of '):
       self._rows(every=2_000)
 
@@ -96,7 +99,7 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertEqual((row['level'], row['runs']), ('IQM of 2 levels', '4'))
     # The middle half of 10, 15, 20, 30, 40, 50, 200 and 900 %.
     self.assertRegex(row['1K'], r'^35 \(\d+ to \d+\)$')
-    *_, row = csv.DictReader(layout.comma_separated(returns_table.table(self.read(), 500)).splitlines())
+    *_, row = csv.DictReader(layout.comma_separated(self._table()).splitlines())
     self.assertEqual(row['agent'], 'IMPALA')
     self.assertAlmostEqual(float(row['1K']), 35., places=9)
 
@@ -121,7 +124,7 @@ class ReturnsTableTest(run_directories.TestCase):
     *_, row = self._rows()
     middle = np.mean([(-21. + 20.7) / (14.6 + 20.7), (1. - 1.7) / (30.5 - 1.7)])  # Of the first seeds. Table C.1.
     self.assertEqual((row['runs'], row['1K']), ('1', f'{100 * middle:.0f}'))
-    notes = ' '.join(returns_table.table(self.read(), 500).notes)
+    notes = ' '.join(self._table().notes)
     self.assertIn('Each level has as many runs as the level with the fewest.', notes)
 
   def test_settings_that_differ_are_in_the_name(self):
@@ -144,20 +147,20 @@ class ReturnsTableTest(run_directories.TestCase):
     row, = self._rows()
     self.assertEqual(row['runs'], '1')
     fault = f'{self.folder}/excerpt: no training episodes; an excerpt needs --returns_every'
-    self.assertIn(f'Not in the table: {fault}.', returns_table.table(self.read(), 500).notes)
+    self.assertIn(f'Not in the table: {fault}.', self._table().notes)
     excerpt = [run for run in self.read() if run.flags['seed'] == 2]
     with self.assertRaisesRegex(errors.UserError, f'^{fault}$'):
-      returns_table.table(excerpt, 500)
+      self._table(excerpt)
 
   def test_an_excerpt_with_other_returns_is_left_out_and_named(self):
     self._run('run', [1.] * 10)
     self._run('excerpt', [3.] * 10, seed=2)
     whole, excerpt = self.read()[::-1]
     excerpt = excerpt._replace(returns_every=1_000)
-    table = returns_table.table([whole, excerpt], 500)
+    table = self._table([whole, excerpt])
     self.assertIn(f'Not in the table: {excerpt.logdir}: an excerpt with --returns_every=1000.', table.notes)
     self.assertNotIn(' 2.00 ', layout.markdown(table))  # The mean of both.
-    self.assertIn(' 2.00 ', layout.markdown(returns_table.table([whole, excerpt], 1_000)))
+    self.assertIn(' 2.00 ', layout.markdown(self._table([whole, excerpt], 1_000)))
 
   def test_a_long_run_without_episodes_makes_no_columns(self):
     self._run('run', [1.] * 10)
@@ -165,7 +168,7 @@ class ReturnsTableTest(run_directories.TestCase):
     row, = self._rows()
     self.assertNotIn('1.5K', row)
     with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1000, the frames of the '):
-      returns_table.table(self.read(), 2_000)
+      self._table(every=2_000)
 
   def test_the_papers_scores_of_laser(self):
     for name, frames, shared in (('own', 200_000_000, ''), ('shared', 200_000_000, 'host:1'),
