@@ -8,6 +8,7 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import tensorflow as tf
 
 from scalable_agents.agents import configs
 from scalable_agents.agents import filters
@@ -42,6 +43,28 @@ class FiltersTest(parameterized.TestCase):
         shown, 'boxing, after 1,234 frames: filters of the first convolution, and in how many places they are on\n'
         f'{" ".join(["0.0%"] * off + ["100.0%"] * (channels - off))}\n'
         f'{channels - off} of {channels} are on in more than 10 %, {off} in less than 1 %\n')
+
+  def test_shares_are_means_over_observations_of_an_agent_with_its_memory(self):
+    class Torso:
+      def first_layer(self, pixels):
+        return tf.cast(pixels, tf.float32)
+
+    pixels = np.zeros([10, 1, 2, 2], np.uint8)
+    pixels[0, ..., 0] = pixels[8, :, 0, 1] = 1  # Observations 0 and 8 are looked at.
+    rows = [mock.Mock(observation={'pixels': each}, reward=number, done=number == 0)
+            for number, each in enumerate(pixels)]
+    given = []
+
+    def step(observation, state, reward, done):
+      given.append((state, reward, done))
+      return 0, len(given)
+
+    policy = mock.Mock(**{'agent.submodules': [Torso()], 'step': step}, levels=['pong'])
+    with mock.patch.object(filters, '_TORSOS', (Torso,)), \
+         mock.patch.object(filters.lone_environment, 'start') as start:
+      start.return_value.__enter__.return_value.advance.side_effect = rows
+      np.testing.assert_allclose(filters.shares(policy, 9, 1), [0.25, 0.5])
+    self.assertEqual(given, [(number or None, number, number == 0) for number in range(9)])
 
   @parameterized.parameters(('deep', 'boxing'), ('shallow', 'recall'))
   def test_wants_a_torso_with_such_a_layer(self, torso, level):

@@ -262,6 +262,12 @@ class ExperienceTest(parameterized.TestCase):
     # What others send is checked with these.
     self.assertEqual((num_levels, num_actions), (len(unrolls.LEVELS), unrolls.NUM_ACTIONS))
 
+  def test_a_replay_of_its_own_has_the_capacity(self):
+    with mock.patch.object(laser.replayers, 'own_replay', side_effect=InterruptedError) as own, \
+         self.assertRaises(InterruptedError):
+      self._make(replay_sampling='episodes', replay_share=0.75, replay_capacity=700)
+    self.assertEqual(own.call_args.args[2:], (700, 8))
+
   def test_without_replay_it_is_a_queue(self):
     made = self._make(replay_share=0.)
     self.assertIsInstance(made, experience_lib.QueueExperience)

@@ -115,12 +115,23 @@ class PlayTest(parameterized.TestCase):
 
   def test_regression_episodes_that_are_cut_have_no_part_in_the_mean(self):
     logdir, _ = self.make_run()
-    settings = dict(logdir=logdir, view='none', num_episodes=3, max_seconds=0.15)
+    settings = dict(logdir=logdir, view='none', num_episodes=3, max_seconds=0.15, seed=7)
     cut = [f'episode {number}: return so far 0, 3 frames, cut after 0.15 s' for number in (1, 2, 3)]
     self.assertEqual(self.play(**settings).splitlines()[1:], [*cut, 'no mean return: none of the 3 episodes ended'])
     shown = [recording.Shown(1., 4, True), recording.Shown(9., 3, False), recording.Shown(2., 4, True)]
-    with mock.patch.object(recording, 'show', side_effect=shown):
+    with mock.patch.object(recording, 'show', side_effect=shown) as show:
       self.assertEqual(self.play(**settings).splitlines()[-1], 'mean return 1.50, median 1.5 (2 of 3 episodes ended)')
+    self.assertEqual([call.args[4] for call in show.call_args_list], [7, 8, 9])  # The seeds.
+
+  def test_the_flags_say_how_actions_are_selected(self):
+    logdir, _ = self.make_run()
+    how = dict(logdir=logdir, test_policy='epsilon', test_epsilon=0.25)
+    self.assertEqual(play.load(_config(**how)).selection, ('epsilon', 0.25))
+    config = export.ExportConfig(output=os.path.join(self.folder, 'saved'), **how)
+    with mock.patch.object(export.run_flags, 'config_from_flags', return_value=config), \
+         mock.patch.object(export, 'export') as made:
+      export.main()
+    self.assertEqual(made.call_args.args[0].selection, ('epsilon', 0.25))
 
   def test_int8_is_within_half_a_step_of_each_column(self):
     logdir, agent = self.make_run()

@@ -129,6 +129,7 @@ class ProgramTest(parameterized.TestCase):
     self.assertEqual(list(results), ['inf', '20', '1'])
     for history in ('inf', '20'):  # No episode is longer than 20 steps.
       self.assertEqual(results[history]['episode_returns'], plain)
+      self.assertAlmostEqual(results[history]['mean_return'], np.mean(plain))
       self.assertEqual(results[history]['greedy_match'], 1.)
     self.assertEqual(results['inf']['value_difference'], 0.)
     self.assertGreater(results['1']['value_difference'], 0.)

@@ -106,6 +106,13 @@ class ReplayTest(parameterized.TestCase):
         atol=2e-3)
     self.assertGreater(np.std(np.log(priorities)), 0.1)
 
+  def test_the_replay_has_the_settings(self):
+    settings = r2d2._replay_settings(_config(
+        unroll_length=10, batch_size=7, samples_per_period=1., replay_capacity=700, replay_minimum_size=30,
+        priority_exponent=0.6, save_replay=False))
+    self.assertEqual((settings.capacity, settings.minimum_size, settings.batch_size, settings.priority_exponent,
+                      settings.is_saved), (700, 30, 7, 0.6, False))
+
   def test_a_batch_waits_for_the_nearest_whole_number_of_unrolls(self):
     config = _config(unroll_length=10, batch_size=99, samples_per_period=10.)  # 99 * 3 / (10 * 10) = 2.97.
     configs.validate_r2d2(config)

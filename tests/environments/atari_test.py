@@ -238,13 +238,14 @@ class NoopTest(absltest.TestCase):
     while not emulator.game_over():
       emulator.act(ale_py.Action.NOOP)
       idle_frames += 1
-    draws = ((seed, np.random.RandomState(seed).randint(1, 6001)) for seed in range(100))
-    seed, noops = next(draw for draw in draws if idle_frames < draw[1] < 2 * idle_frames)
-    environment = atari.Atari('pong', seed=seed, settings=atari.AtariSettings(noop_max=6000))
+    noops = idle_frames + 9
+    seed = next(seed for seed in range(100_000) if np.random.RandomState(seed).randint(1, noops + 1) == noops)
+    environment = atari.Atari('pong', seed=seed, settings=atari.AtariSettings(
+        noop_max=noops, max_episode_frames=noops + 1))
     environment.reset()
     self.assertFalse(environment._emulator.game_over())
     self.assertEqual(environment._emulator.getEpisodeFrameNumber(), noops - idle_frames)
-    self.assertTrue(environment.step(0).mid())
+    self.assertTrue(environment.step(0).mid())  # The frames of the game that has ended do not count.
 
 
 class EndOfEpisodeTest(absltest.TestCase):

@@ -73,7 +73,8 @@ class RegistryTest(parameterized.TestCase):
     for level in registry.levels():
       registry.check(level)
 
-  @parameterized.parameters('pong', 'rooms_watermaze', 'catch', 'recall', 'chain', 'obey_ball', 'gymnasium:CartPole-v1')
+  @parameterized.parameters('pong', 'rooms_watermaze', 'catch', 'recall', 'chain', 'obey_ball', 'catch_x100',
+                            'gymnasium:CartPole-v1')
   def test_the_seed_reaches_the_environment(self, level):
     def play(seed):
       environment = registry.make(level, seed=seed)

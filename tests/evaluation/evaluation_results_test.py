@@ -3,8 +3,10 @@
 import json
 
 from absl.testing import absltest
+import numpy as np
 
 from scalable_agents.evaluation import evaluation_results
+from scalable_agents.evaluation import evaluator as evaluator_lib
 from scalable_agents.records import run_directory
 
 
@@ -42,6 +44,17 @@ catch                                           -20.25      -20.00
 human-normalised over the levels: mean capped 1.27 %, levels above human: 0''')
 
 
+class LevelsTest(absltest.TestCase):
+
+  def test_numbers_of_a_level(self):
+    evaluator = evaluator_lib.Evaluator(4, [0], lambda: None)
+    evaluator.add(0, np.ones(4, bool), np.array([0., 10., 20., 170.]), np.full(4, 8))
+    result, = evaluation_results.of_levels(evaluator, ['breakout'], [0]).values()
+    self.assertEqual((result['mean'], result['median']), (50., 15.))
+    self.assertAlmostEqual(result['human_normalised'], 100 * (50. - 1.7) / (30.5 - 1.7))
+    self.assertEqual(result['human_normalised_capped'], 100.)
+
+
 _RESULT = {'mean': -1., 'median': -1., 'human_normalised': None, 'human_normalised_capped': None,
            'episode_returns': [-1., -1.], 'episode_lengths': [40, 44]}
 
@@ -55,6 +68,8 @@ class FinishedLevelsTest(absltest.TestCase):
     make = lambda identity, protocol: evaluation_results.FinishedLevels(logdir, identity, protocol, ())
     make(identity, protocol).keep({'sound': _RESULT})
     self.assertEqual(make(identity, protocol).results, {'sound': _RESULT})
+    make(identity, protocol).keep({'slow': _RESULT})  # What continues it can be interrupted, too.
+    self.assertEqual(make(identity, protocol).results, {'sound': _RESULT, 'slow': _RESULT})
     others = [(identity | change, protocol) for change in (
         {'checkpoint': 'ckpt-7'}, {'actions': 'greedy'}, {'num_episodes': 30}, {'seed': 0})]
     for other in (*others, (identity, {}), (identity, {'atari': {'noop_max': 5}})):

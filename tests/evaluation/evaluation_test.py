@@ -18,8 +18,10 @@ import numpy as np
 from scalable_agents.actor import actor_host
 from scalable_agents.evaluation import evaluation
 from scalable_agents.evaluation import evaluation_results
+from scalable_agents.evaluation import recording
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.records import checkpoint
+from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.evaluation import evaluation_testing
 from scalable_agents.tests.training import faulty_environments
@@ -167,6 +169,13 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
     self.assertAlmostEqual(seconds, (steps + 1) / 15, delta=0.05)
     want = summary['levels']['recall']['episode_returns'][0]  # The same episode.
     self.assertIn(f'recorded: return {want:g}, {steps} frames\n', screen.getvalue())
+
+  def test_a_video_shows_the_actions_of_the_evaluation(self):
+    config, run = self.make_run()
+    with mock.patch.object(recording, 'record', side_effect=errors.UserError('enough')) as record, \
+         self.assertRaisesRegex(errors.UserError, 'enough'):
+      self.evaluate(config, run, video=os.path.join(self.create_tempdir().full_path, 'a.mp4'), test_policy='greedy')
+    self.assertEqual(record.call_args.args[1].kind, 'greedy')
 
   def test_progress_on_a_terminal(self):
     config, run = self.make_run()

@@ -145,7 +145,8 @@ class EvaluationProcessTest(evaluation_testing.EvaluationTestCase):
     request = evaluations.request(training.job(
         impala.IMPALA, config, run_config.RunConfig(logdir=run.logdir, evaluation_episodes=5)))
     request |= {'directory': run.logdir, 'logdir': run.logdir}
-    row = evaluation_process.evaluate(json.loads(json.dumps(request)))
+    with absltest.mock.patch.object(evaluation_process.evaluation_results, 'suite_of', list):
+      row = evaluation_process.evaluate(json.loads(json.dumps(request)))
     stored = self.evaluate(config, run, test_num_episodes=5, num_environments=8)
     self.assertEqual((row['environment_frames'], row['num_episodes'], row['checkpoint'], row['actions']),
                      (12_800, 5, 'ckpt-1', 'sampled'))
@@ -155,7 +156,7 @@ class EvaluationProcessTest(evaluation_testing.EvaluationTestCase):
     for level in levels:
       self.assertLen(row['levels'][level]['episode_returns'], 5)
       self.assertEqual(row['levels'][level].keys(), stored['levels'][level].keys())
-    self.assertIsNone(row['suite'])
+    self.assertSequenceEqual(row['suite'], levels)  # It is computed from the results of all levels.
 
   def test_takes_the_actions_of_an_evaluation_of_the_same_checkpoint(self):
     # Greedy actions are always the same one; sampled ones, and those of a new network, are not.

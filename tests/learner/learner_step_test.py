@@ -145,6 +145,24 @@ class LearnerTest(parameterized.TestCase):
     learner.learning_rate.assign(0.25)
     self.assertEqual(float(_update(learner, unroll)['learning_rate']), 0.125)
 
+  def test_two_steps_are_those_of_rmsprop_with_momentum(self):
+    learner = _learner(learning_rate=0.01, rmsprop_decay=0.9, rmsprop_momentum=0.5, rmsprop_epsilon=0.1,
+                       learning_rate_decay=False, clip_gradient_norm=0.)
+    variables = learner.agent.trainable_variables
+    want = [np.float64(v) for v in variables]
+    squares, momenta = [np.ones_like(values) for values in want], [np.zeros_like(values) for values in want]
+    for step in (1, 2):
+      unroll = _unroll(learner.agent, seed=step)
+      with tf.GradientTape() as tape:
+        total = impala.loss(learner.agent, learner_step.Batch(unroll), learner.config).total
+      for i, gradient in enumerate(np.float64(g) for g in tape.gradient(total, variables)):
+        squares[i] = 0.9 * squares[i] + 0.1 * gradient**2
+        momenta[i] = 0.5 * momenta[i] + 0.01 * gradient / np.sqrt(squares[i] + 0.1)
+        want[i] -= momenta[i]
+      _update(learner, unroll)
+      for value, variable in zip(want, variables, strict=True):
+        np.testing.assert_allclose(variable, value, rtol=1e-3, atol=2e-5)
+
   def test_two_steps_are_those_of_adam(self):
     learner = _learner(optimizer='adam', learning_rate=0.01, adam_beta1=0.5, adam_beta2=0.8, adam_epsilon=1e-3,
                        learning_rate_decay=False, clip_gradient_norm=0.)

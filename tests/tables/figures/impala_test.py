@@ -77,10 +77,10 @@ class FiguresTest(run_directories.TestCase):
     copied = {'learning_rate': 1e-3}
     for logdir in logdirs:
       population_directory.write_fitness(logdir, population_directory.Fitness(400, 0., copied))
-    population_directory.append_evolution(logdirs[0], population_directory.Evolution(250, 0., 1, 200, copied))
+    population_directory.append_evolution(logdirs[0], population_directory.Evolution(300, 0., 1, 200, copied))
     (axes,) = pictures.panels(self, impala_figures.draw_learning_curves, 'dmlab30',
                               self._gathered('3', 'population/member_00'))
-    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[100, 10], [200, 20], [300, 30], [400, 40]])
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[100, 10], [200, 20], [400, 40]])
 
   def test_an_agent_whose_levels_are_not_printed_has_the_line_of_the_one_whose_are(self):
     run_directories.make(self.folder, 'run', _PBT, torso='shallow', curves={'rooms_watermaze': [1.0, 2.0]})
@@ -104,19 +104,23 @@ class FiguresTest(run_directories.TestCase):
     for index, (correction, final) in enumerate((('vtrace', 3.0), ('vtrace', 9.0), ('none', 1.0), ('vtrace', None))):
       run_directories.single_game(self.folder, str(index), curves={'pong': [final]} if final else None,
                                   off_policy_correction=correction, sweep_index=index)
-    run_directories.single_game(self.folder, 'other', curves={'breakout': [100.0]}, level_name='breakout')
+    for seed, final in ((1, 100.), (2, 104.)):
+      run_directories.single_game(
+          self.folder, f'other_{seed}', curves={'breakout': [final]}, level_name='breakout', seed=seed)
     panels = pictures.panels(self, impala_figures.draw_stability, sweep.samples(self.read()))
     self.assertEqual([axes.get_title(loc='left') for axes in panels], ['breakout', 'pong'])
     self.assertIn('final training scores', self._title(panels[0]))
     lines = {container.get_label(): container[0].get_xydata() for container in panels[1].containers}
     np.testing.assert_array_equal(lines['deep, vtrace'], [[1, 9], [2, 3]])
     np.testing.assert_array_equal(lines['deep, none'], [[1, 1]])
+    (low, high), = panels[0].containers[0].lines[2][0].get_segments()  # Mean and standard deviation over seeds.
+    np.testing.assert_allclose([low[1], high[1]], [102 - 8**0.5, 102 + 8**0.5])
 
   def test_sweep_curves_are_the_mean_of_the_best_three_samples(self):
     finals = (8.0, 2.0, 6.0, 4.0)  # The second sample is not among the best three.
     for index, final in enumerate(finals):
-      for seed in (1, 2):  # Their mean is the sample's curve.
-        run_directories.single_game(self.folder, f'{index}_{seed}', curves={'pong': [None, 0., final + seed - 1.5]},
+      for seed, more in enumerate((-1., -1., 2.)):  # Their mean is the sample's curve.
+        run_directories.single_game(self.folder, f'{index}_{seed}', curves={'pong': [None, 0., final + more]},
                                     frames=300, sweep_index=index, learning_rate=1e-3 * (index + 1), seed=seed)
     run_directories.single_game(self.folder, 'lag', curves={'pong': [1., 2.]}, frames=200, policy_lag=10)
     axes, = pictures.panels(self, impala_figures.draw_sweep_curves, sweep.samples(self.read()))

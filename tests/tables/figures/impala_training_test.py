@@ -31,15 +31,17 @@ class ImpalaTrainingTest(run_directories.TestCase):
     for index, score in enumerate((30., 46., 20.)):
       self._make(f'deep_{index}', [1., score], sweep_index=index, learning_rate=1e-4 * (index + 1))
     self._make('again', [1., 44.], sweep_index=1, learning_rate=2e-4, seed=2)
+    self._make('unlucky', [1., 10.], sweep_index=3, learning_rate=4e-4)
+    self._make('lucky', [1., 60.], sweep_index=3, learning_rate=4e-4, seed=2)  # The best seed, but not the best mean.
     self._make('a3c', [1., 23.], agent='a3c', off_policy_correction=None)
     self._make('a2c', [1., 25.], agent='a2c', off_policy_correction=None, torso='shallow')
     self._make('population', [1., 49.], population_size=24)
     by_frames, by_hours = self._panels(impala_training.draw_scores)
-    papers = {name: f"{name}: the paper's final score" for name in ('IMPALA, deep, best of 3', 'A3C, deep',
+    papers = {name: f"{name}: the paper's final score" for name in ('IMPALA, deep, best of 4', 'A3C, deep',
                                                                     'IMPALA, deep, PBT')}
     ends = pictures.ends(by_frames)
     np.testing.assert_allclose([ends[name] for name in (
-        'IMPALA, deep, best of 3', 'A3C, deep', 'batched A2C, shallow', 'IMPALA, deep, PBT')], [45., 23., 25., 49.])
+        'IMPALA, deep, best of 4', 'A3C, deep', 'batched A2C, shallow', 'IMPALA, deep, PBT')], [45., 23., 25., 49.])
     self.assertEqual([ends[papers[name]] for name in papers], [46.5, 23.8, 49.4])
     self.assertEqual([line.get_xdata()[-1] for line in (by_frames.lines[0], by_hours.lines[0])], [1000., 1 / 60])
 

@@ -99,12 +99,12 @@ class LaserFiguresTest(run_directories.TestCase):
     reference = scores.SUITES['atari57'].scores
     self._make('two', {level: [reference[level].human] * 100 for level in ('pong', 'qbert')}, 'pong,qbert')
     self._make('one', 1., 'pong')
-    self._make('tasks', {'catch': [1.] * 100, 'recall': [0.] * 100}, 'catch,recall')
+    self._make('tasks', {'catch': [1.] * 100, 'recall': [0.] * 100, 'chain': [0.2] * 100}, 'catch,recall,chain')
     panels = {axes.get_title('left').split(';')[0]: axes for axes in self._panels(laser_figures.draw_data_efficiency)}
-    self.assertCountEqual(panels, ['pong', 'pong,qbert: 2 levels', 'catch,recall: 2 levels'])
+    self.assertCountEqual(panels, ['pong', 'pong,qbert: 2 levels', 'catch,recall,chain: 3 levels'])
     np.testing.assert_allclose(pictures.lines(panels['pong,qbert: 2 levels'])['LASER, 2 levels'], [100.] * 50)
-    np.testing.assert_allclose(pictures.lines(panels['catch,recall: 2 levels'])['LASER, 2 levels'], [0.5] * 50)
-    self.assertEqual(panels['catch,recall: 2 levels'].get_ylabel(), 'mean training return')
+    np.testing.assert_allclose(pictures.lines(panels['catch,recall,chain: 3 levels'])['LASER, 3 levels'], [0.4] * 50)
+    self.assertEqual(panels['catch,recall,chain: 3 levels'].get_ylabel(), 'mean training return')
 
   def test_frames_beyond_the_end_of_training_do_not_count(self):
     self._make('run', 1., frames=10_000)

@@ -31,13 +31,13 @@ class PopArtFiguresTest(run_directories.TestCase):
   def test_scores_have_a_line_per_agent_from_worst_to_best(self):
     self._make('popart_1', [10., 30.])
     self._make('popart_2', [20., 50.])
-    self._make('multi_head', [None, 5.], value_normalization='none')
+    self._make('multi_head', [None, 20.], value_normalization='none')
     axes, = pictures.panels(self, popart_figures.draw_scores, self._agents())
     lines = {line.get_label(): line.get_ydata() for line in axes.lines}
     self.assertEqual(set(lines), {'MultiHead-IMPALA', 'PopArt-IMPALA, 2 runs',
-                                  'as good as MultiHead-IMPALA at 500 frames, 1/2 of its frames'})
+                                  'as good as MultiHead-IMPALA at 600 frames, 1/1.7 of its frames'})
     np.testing.assert_allclose(lines['PopArt-IMPALA, 2 runs'][[0, -1]], [15., 40.])
-    np.testing.assert_allclose(lines['MultiHead-IMPALA'], np.full(300, 5.))
+    np.testing.assert_allclose(lines['MultiHead-IMPALA'], np.full(300, 20.))
     area = axes.collections[1].get_paths()[0].vertices
     self.assertEqual((area[:, 1].min(), area[:, 1].max()), (10., 50.))
     self.assertEqual(axes.get_ylabel(), 'median human-normalised score (%)')

@@ -86,7 +86,7 @@ class R2d2SuitesTest(run_directories.TestCase):
         'IMPALA, shallow (original), off_policy_correction=none': 2})
 
   def test_bars_are_means_over_seeds_with_the_papers_scores(self):
-    self._make('a', 'rooms_watermaze', (0., 0.5))
+    self._make('a', 'rooms_watermaze', (0.9, 0.5))
     self._make('b', 'rooms_watermaze', (0., 0.7), seed=2)
     self._make('c', 'rooms_collect_good_objects_train', (0., 0.3))
     self._impala('d', 'rooms_watermaze', (0., 0.2), action_set='popart', torso='shallow')

@@ -47,13 +47,13 @@ class ThroughputTableTest(parameterized.TestCase):
 
   def test_speeds_are_relative_to_the_first_row_that_was_measured(self):
     rows, notes = _rows([
-        _measured(_KEYS, 'single_machine', 'Batched A2C (sync step)', 90., 110., level='stand-in'),
+        _measured(_KEYS, 'single_machine', 'Batched A2C (sync step)', 80., 90., 130., level='stand-in'),
         _measured(_KEYS, 'single_machine', 'IMPALA (dyn. batch) 48 actors', 320., level='stand-in')])
     step = rows[_KEYS, 'single machine', 'Batched A2C (sync step)', '0']
     self.assertEqual([step[name].value for name in ('here: frames/s', 'here: relative', 'paper: relative')],
                      [100., 1., 1.])
-    self.assertAlmostEqual(step['here: ±'].value, 200**0.5)
-    self.assertEqual(step['repeats'], '2')
+    self.assertAlmostEqual(step['here: ±'].value, 700**0.5)
+    self.assertEqual(step['repeats'], '3')
     impala = rows[_KEYS, 'single machine', 'IMPALA (dyn. batch) 48 actors', '1']  # The paper's GPU does not matter.
     self.assertEqual([impala[f'here: {name}'].value for name in ('frames/s', '±', 'relative')], [320., None, 3.2])
     self.assertEqual(impala['paper: relative'].value, 24_000 / 5_000)
