@@ -124,6 +124,14 @@ class ActorHostTest(parameterized.TestCase):
     self.assertEqual(host.actors.ids.tolist(), [0, 1, 2, 3, 4])
     self.assertEqual(host.actors.places.tolist(), [0., 0., 0.5, 1., 1.])
 
+  def test_actors_of_one_of_many_processes_have_its_ids_and_places(self):
+    with mock.patch.object(environment_workers, 'EnvironmentWorkers') as workers:
+      workers.return_value.specification.observation = {}
+      host = actor_host.ActorHost(['catch', 'recall'], {}, run_config.RunConfig(num_environments=4), 1,
+                                  first_actor_id=70, place_offset=0.5)
+    self.assertEqual(host.actors.ids.tolist(), [70, 71, 72, 73])
+    self.assertEqual(host.actors.places.tolist(), [0.25, 0.25, 0.75, 0.75])  # Two actors play each level.
+
   @parameterized.parameters(1, 4)
   def test_the_actors_of_many_processes_have_places_all_over(self, num_environments):
     """The actors of each process must not act like those of the process before it."""

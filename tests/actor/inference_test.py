@@ -190,6 +190,7 @@ class InferenceTest(parameterized.TestCase):
 class _Seen(NamedTuple):
   action: tf.Tensor  # [n] int32, always 1.
   pixels: tf.Tensor  # [n, 2, 2, 3] uint8, as the agent observed them.
+  told: tf.Tensor    # [n, 4] float32, what else it was given: last action, reward, discount and done.
 
 
 class _Observer:
@@ -199,19 +200,22 @@ class _Observer:
     self.acting_variables = [tf.Variable(0.)]
 
   def step(self, inputs, agent_state, unused_seed, unused_selection):
-    return _Seen(tf.ones_like(inputs.last_action), inputs.observation['pixels']), agent_state
+    told = inputs.last_action, inputs.reward, inputs.discount, inputs.done
+    return _Seen(tf.ones_like(inputs.last_action), inputs.observation['pixels'],
+                 tf.stack([tf.cast(values, tf.float32) for values in told], axis=1)), agent_state
 
 
 class FramesTest(absltest.TestCase):
 
-  def test_stacks_on_the_device_are_those_of_the_environments(self):
+  def test_the_agent_is_given_the_rows_of_the_environments_with_whole_stacks(self):
     workers = environment_workers.EnvironmentWorkers(
         f'{stacked_environment.__name__}:Stacked',
         [{'seed': i, 'fault': 'exit', 'fault_step': 40, 'faulty_below': 3} for i in range(6)], 3)
     self.addCleanup(workers.close)
     stacks = {'pixels': tf.TensorSpec([2, 2, 3], tf.uint8)}
     pool = actor_pool.ActorPool(
-        workers, 10, _Seen(tf.TensorSpec([], tf.int32), stacks['pixels']), (), [0] * 6, report=lambda fault: None)
+        workers, 10, _Seen(tf.TensorSpec([], tf.int32), stacks['pixels'], tf.TensorSpec([4])), (), [0] * 6,
+        report=lambda fault: None)
     self.addCleanup(pool.close)
     snapshot = parameters_lib.ParameterSnapshot([tf.TensorSpec([])])
     snapshot.publish(0, [tf.constant(0.)])
@@ -224,8 +228,11 @@ class FramesTest(absltest.TestCase):
     while len(streams) < 8 or pool.restarts < 3:  # The first three environments end, and are made again.
       for unroll in waiting.start(take)():
         streams.add(int(unroll.stream_id))
-        records = unroll.environment_output.observation['record'].numpy()
-        for (seed, episode, step, _), seen in zip(records[:-1], unroll.agent_output.pixels.numpy()[1:]):
+        environment, output = unroll.environment_output, unroll.agent_output
+        rows = np.stack([output.action, environment.reward, environment.discount, environment.done], axis=1)
+        np.testing.assert_array_equal(output.told[1:], rows[:-1])  # Row t is decided from row t - 1.
+        records = environment.observation['record'].numpy()
+        for (seed, episode, step, _), seen in zip(records[:-1], output.pixels.numpy()[1:]):
           want = [stacked_environment.frame(seed, episode, step - age) if age <= step else np.zeros([2, 2])
                   for age in (2, 1, 0)]
           np.testing.assert_array_equal(seen, np.stack(want, axis=-1))

@@ -121,6 +121,12 @@ class SharedUpdateTest(parameterized.TestCase):
     self.assertEqual(lags, [0., 1., 2.])  # Updates of others since the parameters were taken.
     self.assertEqual(int(learner.update_steps), 3)
 
+  def test_populations_tune_only_what_the_shared_update_uses(self):
+    """Workers have the entropy cost of the flag."""
+    agent, config, _ = _made()
+    self.assertEqual(list(a3c.A3C.make_learner(agent, config).hyper_parameters),
+                     ['learning_rate', 'rmsprop_epsilon', 'clip_gradient_norm'])
+
   def test_a_gradient_that_is_not_finite_changes_nothing(self):
     agent, config, (unroll, *_) = _made()
     learner = a3c.A3C.make_learner(agent, config)

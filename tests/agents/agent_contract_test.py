@@ -283,6 +283,16 @@ class ClusterTest(parameterized.TestCase):
 
 class DefinitionTest(parameterized.TestCase):
 
+  def test_an_agent_that_names_no_optimiser_has_adam_with_the_usual_settings(self):
+    """Kingma and Ba 2015, section 2."""
+    weight, want, first, second = tf.Variable(0.), 0., 0., 0.
+    optimizer = toy_q.definition.adam([weight], None)
+    for step, gradient in enumerate((1., -3.), 1):
+      optimizer.apply([tf.constant(gradient)], tf.constant(0.1))
+      first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+      want -= 0.1 * np.sqrt(1 - 0.999**step) / (1 - 0.9**step) * first / np.sqrt(second)
+      self.assertAlmostEqual(float(weight), want, places=5)
+
   @parameterized.parameters(*_AGENTS)
   def test_each_sample_of_the_sweep_is_valid(self, name):
     agent = _definition(name)

@@ -51,7 +51,7 @@ def _batch(agent, config, batch=4, seed=0, num_states=0):
   unroll = unroll._replace(agent_output=r2d2.BehaviourOutput(unroll.agent_output.action, (), (), (), ()))
   return learner_step.Batch(unroll, replay_experience.SequenceSample(
       tf.constant(trains), tf.constant(random.uniform(0.01, 1, batch), tf.float32), tf.zeros([batch], tf.int64),
-      later_states, tf.zeros([batch], tf.int64), tf.range(batch, dtype=tf.int64)))
+      later_states, tf.range(10, 10 + batch, dtype=tf.int64), tf.range(batch, dtype=tf.int64)))
 
 
 def _h(x):
@@ -183,6 +183,8 @@ class LossTest(parameterized.TestCase):
     np.testing.assert_allclose(result.total, total, rtol=1e-4)
     np.testing.assert_allclose(result.means['value'], value, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(result.feedback, priorities, rtol=1e-4)
+    np.testing.assert_allclose(result.means['priority'], np.mean(priorities), rtol=1e-4)
+    self.assertEqual(result.means['replay_age'], 11.5)  # The mean of 10 to 13.
     self.assertFalse(np.all(batch.sample.trains))
 
   def test_padding_makes_no_difference(self):
@@ -344,6 +346,7 @@ class ConfigTest(parameterized.TestCase):
         made = 256 * frames / 4 / config.sequence_period
         self.assertAlmostEqual(registry.PRESETS[name].config.samples_per_period, 5 * 64 / made, delta=0.005)
     self.assertEqual(4 * r2d2.R2D2.steps_between_fetches(config), 400)  # Frames. Table 2.
+    self.assertEqual(r2d2.R2D2.evaluation_policies[0], acting.EPSILON)  # The default of --test_policy. Ours.
     # Section 2.3 and table 2; the epsilons are those of Ape-X, and so are the clipping and the minimum size.
     self.assertEqual(
         (config.burn_in, config.sequence_length, config.sequence_period, config.cross_episodes, config.recurrent_state,

@@ -56,18 +56,19 @@ def _main(*arguments):
 
 class TrainModeTest(parameterized.TestCase):
 
-  def test_a_resumed_run_and_one_of_another_seed_begin_with_other_episodes(self):
-    seeds = []
-    for checkpoints, seed in ((0, 7), (1, 7), (0, 8)):
+  def test_a_resumed_run_another_learner_and_a_run_of_another_seed_begin_with_other_episodes(self):
+    seeds, second = [], ('--job_name=learner', '--learner_addresses=a:1,b:1', '--task=1')
+    for checkpoints, seed, flags in ((0, 7, ()), (1, 7, ()), (0, 8, ()), (0, 7, second)):
       logdir = self.create_tempdir().full_path
       _, checkpointer = training.make_run(logdir, configs.ImpalaConfig(level_name='catch', torso='shallow', seed=seed))
       for _ in range(checkpoints):
         checkpointer.save()
       with mock.patch.object(program.actor_host, 'ActorHost',
                              side_effect=environment_workers.WorkerError('for the test')) as host, \
+           mock.patch.object(program, '_join_learners', return_value=(None, None)), \
            mock.patch.object(program.devices, 'configure_tensorflow'):  # It is too late for it in this process.
         with self.assertRaisesRegex(errors.UserError, 'for the test'):
-          _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow', f'--seed={seed}')
+          _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow', f'--seed={seed}', *flags)
       seeds.append(host.call_args.args[3])
     self.assertGreater(min(np.diff(sorted(seeds))), 1 << 12)  # More than one machine has environments.
     self.assertLess(max(seeds), 1 << 29)
@@ -203,9 +204,9 @@ class ActorHostTest(parameterized.TestCase):
       seeds.append(host.call_args.args[3])
     self.assertGreater(min(np.diff(sorted(seeds))), 64)  # The environments of a host have neighbouring seeds.
 
-  @parameterized.parameters((a3c.A3C, configs.A3cConfig(), 1), (impala.IMPALA, configs.ImpalaConfig(), None))
-  def test_gradients_are_sent_one_by_one(self, agent, config, largest_push):
-    """They would become stale while they wait for others."""
+  @parameterized.parameters((a3c.A3C, configs.A3cConfig(), 1, 1), (impala.IMPALA, configs.ImpalaConfig(), None, 20))
+  def test_how_often_parameters_come_and_that_gradients_are_sent_one_by_one(self, agent, config, largest_push, steps):
+    """Gradients would become stale while they wait for others. The papers say how old parameters may be."""
     with mock.patch.object(program.act_loop.remote_learner, 'RemoteLearner',
                            side_effect=errors.UserError('for the test')) as learner, \
          mock.patch.object(program.devices, 'configure_tensorflow'):
@@ -214,6 +215,9 @@ class ActorHostTest(parameterized.TestCase):
             agent, config, atari57_protocol.Protocol(), '--level_name=catch', '--torso=shallow', '--job_name=actor',
             '--learner_addresses=a:1', '--num_environments=1')
     self.assertEqual(learner.call_args.kwargs['largest_push'], largest_push)
+    with mock.patch.object(actor_host.ActorHost, 'refresh_is_due') as is_due:
+      self.assertIs(learner.call_args.args[6](), is_due.return_value)
+    is_due.assert_called_once_with(steps)
 
   def test_a_host_has_no_more_environments_than_it_has_actor_ids(self):
     with mock.patch.object(program.actor_host, 'ActorHost') as host, \

@@ -40,7 +40,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
   def test_regression_actor_hosts_are_told_of_the_end_after_the_last_save(self, failing):
     """They left before it. If it failed, the learner was started again, and waited for them for ever."""
     port = mock.Mock(unrolls_name=ops.unique_name('unrolls'), parameters_name=ops.unique_name('parameters'),
-                     strategy=None, environment_restarts=0, **{'metrics.return_value': {}, 'warning.return_value': ''})
+                     strategy=None, environment_restarts=3, **{'metrics.return_value': {}, 'warning.return_value': ''})
 
     def before(learner, unused_unroll):
       if failing == 'an update' and int(learner.update_steps) == 1:
@@ -61,7 +61,10 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
          mock.patch.object(trainer._together, 'wait_for_all', wait_for_all), \
          self.assertRaisesRegex(errors.UserError, failing) if failing else contextlib.nullcontext():
       trainer.train()
-    self.assertEqual(int(trainer.learner.update_steps), 1 if failing == 'an update' else 2)
+    updates = 1 if failing == 'an update' else 2
+    self.assertEqual(int(trainer.learner.update_steps), updates)
+    self.assertEqual(training.rows(trainer.logdir)[-1]['environment_restarts'], 3)  # Those at actor hosts.
+    self.assertEqual([call.args[0] for call in port.record_lags.call_args_list][:updates], [0, 1][:updates])
     calls = [name for name, *_ in port.method_calls if name.startswith(('announce', 'save', 'wait'))]
     self.assertEqual(calls, ['announce_save', 'save'] + ['announce_end'] * (not failing) +
                      ['wait_for_farewells'] * (failing != 'an update'))

@@ -44,6 +44,30 @@ def setUpModule():
   training.configure_tensorflow()
 
 
+class PublisherTest(absltest.TestCase):
+
+  def test_actor_hosts_get_the_parameters_of_policy_lag_updates_ago_with_each_update(self):
+    """However seldom this process's own actors take new ones. Versions go on after a resume."""
+    config = impala.IMPALA.config(torso='shallow')
+    learner = impala.IMPALA.make_learner(impala.Agent(unrolls.environment_spec(), config), config)
+    learner.update_steps.assign(5)
+    learner.skipped_updates.assign(2)
+    publisher = train_loop.publisher_lib.Publisher(learner, 2, '/CPU:0', 'of_hosts', is_due=lambda: False)
+    for update in range(5):
+      for variable in learner.agent.acting_variables:
+        variable.assign(tf.fill(variable.shape, float(update)))
+      if update:
+        publisher.publish()
+      else:
+        publisher.begin()
+      version, parameters = publisher._shared.latest()
+      oldest = max(update - 2, 0)
+      self.assertEqual((int(version), publisher.version), (7 + oldest, 7 + update))
+      for parameter in parameters:
+        np.testing.assert_array_equal(parameter, np.full(parameter.shape, oldest))
+      self.assertEqual(int(publisher.parameters.latest()[0]), 7)
+
+
 class TrainLoopTest(trainer_testing.TrainerTestCase):
 
   def test_a_synchronous_run_is_determined_by_its_seed_and_not_by_its_workers(self):
@@ -109,6 +133,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     self.assertIn((256, 18), [variable.shape for variable in trainer.learner.agent.trainable_variables])
     trainer.train()
     *_, row = run_rows.read_metrics(trainer.logdir)
+    self.assertEqual((row['environment_frames'], row['learner_steps']), (30 * 4 * 20 * 4, 30))
     played = {game: row[f'episode_return/{game}'] for game in games}
     self.assertBetween(played['breakout'], 0, 10)
     self.assertBetween(played['space_invaders'], 15, 600)
@@ -201,6 +226,17 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     with mock.patch.object(collector.Collector, '_collect', collect_and_tell):
       trainer.train()
     self.assertEqual(next(begun), 4)
+
+  def test_what_arrives_while_a_replay_is_filled_is_counted(self):
+    trainer = self.trainer(updates=3)
+    take = tf.function(lambda: trainer._experience.take_batch()[1])
+    fills = iter([take, take])
+    with mock.patch.object(trainer._experience, 'fill', lambda: next(fills, lambda: None)()):
+      trainer.train()
+    row, = training.rows(trainer.logdir)  # The one update has all frames of the run.
+    self.assertEqual((row['environment_frames'], row['learner_steps']), (3 * 4 * 5, 1))
+    self.assertEqual(row['episodes'], 4 * (3 * 5 // 4))  # An episode of catch has four steps.
+    self.assertLen(training.episodes(trainer.logdir), row['episodes'])
 
   def test_regression_what_ended_in_a_batch_has_one_shape(self):
     """With another shape, several learners would trace their step again for each number of episodes."""
