@@ -29,8 +29,9 @@ def picture(found: returns_table.Returns) -> figure.Figure:
       reached = ~np.isnan(returns).any(axis=0)
       drawing.mean_and_range(panels[level], frames[reached], returns[:, reached], label, styles[name])
     if line.iqm:
-      middle, low, high = np.transpose(line.iqm)
-      drawing.line_and_area(panels[iqm], frames, middle, (low, high), label, styles[name])
+      reached = ~np.isnan([middle for middle, _, _ in line.iqm])
+      middle, low, high = np.transpose(line.iqm)[:, reached]
+      drawing.line_and_area(panels[iqm], frames[reached], middle, (low, high), label, styles[name])
       panels[iqm].set_ylabel('human-normalised score (%)', color=drawing.INK)
   for axes in panels.values():
     drawing.frames_axis(axes)
