@@ -229,30 +229,41 @@ def _build_again(path, root):
   return f'rm -f {shlex.quote(str(path))} && {_build_libraries(root)}'
 
 
+def _check_library(name, path, load, why_build, root):
+  """Checks that a library that exists loads, and is from the present sources.
+
+  Args:
+    name: its name in the report.
+    path: the library.
+    load: the command that loads it, and prints "loads".
+    why_build: from `_why_build`.
+    root: the folder of the package.
+  """
+  answer = ask(*load)
+  if not answer.worked:
+    return Result('wrong', name, f'{path} does not load: {answer.text}', _build_again(path, root))
+  if why_build:
+    return Result('wrong', name, why_build, _build_libraries(root))
+  return Result('ok', name, f'{path} {answer.text}')
+
+
 def check_op_library(path=ROOT / 'ops' / '_ops.so', python=sys.executable, root=ROOT):
   """Checks that the C++ ops are built, for the installed TensorFlow and from the present sources."""
-  build = _why_build(path)
+  why_build = _why_build(path)
   if not path.exists():
-    return Result('wrong', 'op library', build, _build_libraries(root))
-  answer = ask(python, '-c', f'import tensorflow as tf; tf.load_op_library({str(path)!r}); print("loads")')
-  if not answer.worked:
-    return Result('wrong', 'op library', f'{path} does not load: {answer.text}', _build_again(path, root))
-  if build:  # It may lack an op that is new.
-    return Result('wrong', 'op library', build, _build_libraries(root))
-  return Result('ok', 'op library', f'{path} {answer.text}')
+    return Result('wrong', 'op library', why_build, _build_libraries(root))
+  load = (python, '-c', f'import tensorflow as tf; tf.load_op_library({str(path)!r}); print("loads")')
+  return _check_library('op library', path, load, why_build, root)
 
 
 def check_pixel_library(path=ROOT / 'environments' / '_pixels.so', python=sys.executable, root=ROOT):
   """Checks that the C++ code for Atari's pixels is built. NumPy takes its place otherwise."""
-  build = _why_build(path, ['environments'])
+  why_build = _why_build(path, ['environments'])
   if not path.exists():
-    return Result('warn', 'pixel library', f'{build}: an Atari game takes four times as long', _build_libraries(root))
-  answer = ask(python, '-c', f'import ctypes; ctypes.CDLL({str(path)!r}); print("loads")')
-  if not answer.worked:
-    return Result('wrong', 'pixel library', f'{path} does not load: {answer.text}', _build_again(path, root))
-  if build:
-    return Result('wrong', 'pixel library', build, _build_libraries(root))
-  return Result('ok', 'pixel library', f'{path} {answer.text}')
+    return Result('warn', 'pixel library', f'{why_build}: an Atari game takes four times as long',
+                  _build_libraries(root))
+  load = (python, '-c', f'import ctypes; ctypes.CDLL({str(path)!r}); print("loads")')
+  return _check_library('pixel library', path, load, why_build, root)
 
 
 def check_compiler(library=ROOT / 'ops' / '_ops.so', compiler=None):

@@ -17,8 +17,9 @@ _STYLES_OF_OTHERS = ('--', ':')
 def picture(found: returns_table.Returns) -> figure.Figure:
   """Returns the picture."""
   lines = {**found.lines, **found.others}
-  iqm = 'interquartile mean of the levels'
-  drawn, panels = curves.grid_of_returns(found.levels + ([iqm] if any(line.iqm for line in lines.values()) else []))
+  iqm, title = 'interquartile mean of the levels', 'Training returns, areas from the worst to the best run'
+  has_iqm = any(line.iqm for line in lines.values())
+  drawn, panels = curves.grid_of_returns([*found.levels, *([iqm] if has_iqm else [])])
   styles = curves.styles_of(found.lines) | {
       name: {'color': drawing.INK, 'linestyle': style}
       for name, style in zip(found.others, _STYLES_OF_OTHERS, strict=False)}
@@ -32,9 +33,10 @@ def picture(found: returns_table.Returns) -> figure.Figure:
       reached = ~np.isnan([middle for middle, _, _ in line.iqm])
       middle, low, high = np.transpose(line.iqm)[:, reached]
       drawing.line_and_area(panels[iqm], frames[reached], middle, (low, high), label, styles[name])
-      panels[iqm].set_ylabel('human-normalised score (%)', color=drawing.INK)
   for axes in panels.values():
     drawing.frames_axis(axes)
-  drawing.title_and_legend(drawn, 'Training returns, areas from the worst to the best run' + (
-      '; interquartile mean with its 95 % interval' if iqm in panels else ''), panels.values())
+  if has_iqm:
+    panels[iqm].set_ylabel('human-normalised score (%)', color=drawing.INK)
+    title += '; interquartile mean with its 95 % interval'
+  drawing.title_and_legend(drawn, title, panels.values())
   return drawn

@@ -54,15 +54,11 @@ class Line(NamedTuple):
 
 class Returns(NamedTuple):
   """What the table and the picture show."""
-  frames: Sequence[int]          # Environment frames per level, [M].
-  lines: Mapping[str, Line]      # Name -> runs.
-  others: Mapping[str, Line]     # Name -> runs that others published.
-  left_out: Sequence[str]        # Runs that are not shown, and why.
-
-  @property
-  def levels(self) -> list[str]:
-    """The levels of our runs."""
-    return list(dict.fromkeys(level for line in self.lines.values() for level in line.of_levels))
+  frames: Sequence[int]       # Environment frames per level, [M].
+  levels: Sequence[str]       # Those of our runs.
+  lines: Mapping[str, Line]   # Name -> runs.
+  others: Mapping[str, Line]  # Name -> runs that others published.
+  left_out: Sequence[str]     # Runs that are not shown, and why.
 
 
 def gather(runs: Sequence[runs_lib.Run], every: int) -> Returns:
@@ -87,10 +83,11 @@ def gather(runs: Sequence[runs_lib.Run], every: int) -> Returns:
     raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
   marks = range(every, longest + 1, every)
   chosen = {name: _longest(of_line, read, every) for name, of_line in _by_name(runs, read).items()}
+  lines = {name: _of_runs(of_line, read, marks) for name, (of_line, _) in chosen.items()}
+  levels = list(dict.fromkeys(level for line in lines.values() for level in line.of_levels))
   left_out = [*without.values(), *(
       f'{run.logdir}: other seeds have more frames' for _, shorter in chosen.values() for run in shorter)]
-  found = Returns(marks, {name: _of_runs(of_line, read, marks) for name, (of_line, _) in chosen.items()}, {}, left_out)
-  return found._replace(others=_of_others(found.levels, marks))
+  return Returns(marks, levels, lines, _of_others(levels, marks), left_out)
 
 
 def table(found: Returns) -> layout.Table:
