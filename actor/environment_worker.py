@@ -34,6 +34,7 @@ from scalable_agents.processes import standard_streams
 
 MAXIMUM_PACKET_BYTES = 1 << 17
 REQUEST_LENGTH = struct.Struct('<q')
+_MOST_FRAMES = 2**31 - 1  # Of an episode without end: the slot has an int32.
 
 
 class Slot:
@@ -77,7 +78,7 @@ class Slot:
     timestep = self._environment.step(action)
     reward = timestep.reward
     self._episode_return += reward
-    self._episode_length += self._frames_per_step
+    self._episode_length = min(self._episode_length + self._frames_per_step, _MOST_FRAMES)
     is_last = timestep.last()
     self._is_truncated = is_last and timestep.discount != 0.
     if is_last and not self._is_truncated:

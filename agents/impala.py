@@ -5,6 +5,7 @@ V-trace. This file has, in this order, the agent, its loss, and its definition (
 the hyper-parameters.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import sonnet as snt
@@ -64,8 +65,8 @@ class Agent(snt.Module):
       num_baselines: number N of values.
       name: the module's name.
     Raises:
-      ValueError: neither 'pixels' nor 'vector' is observed, pixel control has no pixels, or the image is too small
-        for the torso or for pixel control.
+      ValueError: neither 'pixels' nor 'vector' is observed, or the image is too small for the torso or for pixel
+        control.
     """
     super().__init__(name)
     seeds = networks.Seeds(config.seed)
@@ -191,7 +192,8 @@ def off_policy_targets(steps: unroll_lib.Steps, policy_logits: tf.Tensor, v_tm1:
   """Computes the targets of the values and of the policy, with the off-policy correction of `config`.
 
   Args:
-    steps: of the unrolls, [T, B, ...].
+    steps: of the unrolls, [T, B, ...]. Their rewards are those of the game; they are transformed here. For a reward of
+      your own beside them, transform them first, and give a config with `reward_transform='none'`.
     policy_logits: [T+1, B, A] float32, of the policy that learns.
     v_tm1: [T, B] float32, its values, in the units of the rewards.
     bootstrap_value: [B] float32, the values of the last row.
@@ -248,9 +250,11 @@ def actor_critic_loss(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOu
 
 def make_optimizer(variables, config: configs.ActorCriticConfig) -> optimizers.RMSProp | optimizers.Adam:
   """Makes the optimiser of `config`; its `rmsprop_epsilon` may be a variable."""
+  if config.optimizer == 'rmsprop':
+    return optimizers.RMSProp(variables, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
   if config.optimizer == 'adam':
     return optimizers.Adam(variables, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
-  return optimizers.RMSProp(variables, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
+  raise ValueError(f'no optimiser is made for {config.optimizer!r}')
 
 
 def tuned(config: configs.ActorCriticConfig) -> dict[str, bool]:
@@ -260,7 +264,8 @@ def tuned(config: configs.ActorCriticConfig) -> dict[str, bool]:
 
 
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.ImpalaConfig, seed: int,
-                    unused_parameters: parameters_lib.ParameterSnapshot) -> experience.Experience:
+                    unused_parameters: parameters_lib.ParameterSnapshot,
+                    unused_make_agent: Callable[[], Agent]) -> experience.Experience:
   """Makes the experience: a queue, so that unrolls are learned from once, and perhaps a replay (section 5.2.2)."""
   if not config.replay_share:
     return experience.QueueExperience(intake, config.batch_size)

@@ -9,6 +9,7 @@ This file has only what differs from PopArt-IMPALA and IMPALA (popart_impala.py,
 experience.
 """
 
+from collections.abc import Callable
 import dataclasses
 
 import tensorflow as tf
@@ -84,7 +85,8 @@ def tuned(config: configs.LaserConfig) -> dict[str, bool]:
 
 
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.LaserConfig, seed: int,
-                    parameters: parameters_lib.ParameterSnapshot) -> experience.Experience:
+                    parameters: parameters_lib.ParameterSnapshot,
+                    make_agent: Callable[[], Agent]) -> experience.Experience:
   """Makes the experience, a queue and a replay; see Definition."""
   num_new, num_replayed = config.split_batch()
   if not num_replayed:
@@ -100,7 +102,7 @@ def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, 
           _MOST_BATCHES_AHEAD * num_new * config.unroll_length, len(spec.levels), spec.num_actions)
     else:
       episodes = replayers.own_replay(*rows, config.replay_capacity, config.batch_size)
-    copy = Agent(spec, config) if config.use_lstm else None
+    copy = make_agent() if config.use_lstm else None
     replay = replayers.Replayers(*rows, episodes, num_replayed, copy, parameters, config.replay_minimum_size,
                                  must_fill=not config.learn_online)
   else:

@@ -192,6 +192,25 @@ def _delta_q(agent, batch, values, config):
   return differences
 
 
+def first_priorities(unroll: unroll_lib.Unroll, trains: tf.Tensor, config: configs.R2d2Config) -> tf.Tensor:
+  """Priorities of new sequences, from the actor's values, which are used for those of both networks, as in Ape-X.
+
+  They are in one tree with those that `loss` gives later: whoever changes one of the two changes both.
+
+  Args:
+    unroll: an Unroll of [length + 1, n].
+    trains: [length, n] bool, the steps that are trained.
+    config: the hyper-parameters.
+  Returns:
+    [n] float32.
+  """
+  actor, environment = unroll.agent_output, unroll.environment_output
+  real = unroll_lib.is_real(environment)
+  # The value of the row that a step led to comes with the next action, one row later.
+  targets = n_step_targets(environment.reward[:-1], environment.discount[:-1], real[:-1], actor.max_value[1:], config)
+  return q_learning.sequence_priorities(targets - actor.action_value[:-1], trains & real[:-1], config.priority_eta)
+
+
 def to_send(unroll: unroll_lib.Unroll, config: configs.R2d2Config) -> unroll_lib.Unroll:
   """Leaves out the recurrent states that the replay does not need; see Definition."""
   return replay_experience.to_send(unroll, _replay_settings(config))
@@ -207,20 +226,11 @@ def _replay_settings(config):
 
 
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.R2d2Config,
-                    seed: int, unused_parameters: Any) -> replay_experience.SequenceExperience:
+                    seed: int, unused_parameters: Any, unused_make_agent: Any) -> replay_experience.SequenceExperience:
   """Makes the replay; see Definition."""
-  def first_priorities(unroll, trains):
-    """Returns [n] priorities from the actor's values, which are used for those of both networks, as in Ape-X."""
-    actor, environment = unroll.agent_output, unroll.environment_output
-    real = unroll_lib.is_real(environment)
-    # The value of the row that a step led to comes with the next action, one row later.
-    targets = n_step_targets(
-        environment.reward[:-1], environment.discount[:-1], real[:-1], actor.max_value[1:], config)
-    return q_learning.sequence_priorities(targets - actor.action_value[:-1], trains & real[:-1], config.priority_eta)
-
   return replay_experience.SequenceExperience(
-      intake, spec.frame_stacks, _replay_settings(config), seed,
-      lambda environment: _starts(environment, config), first_priorities)
+      intake, spec.frame_stacks, _replay_settings(config), seed, lambda environment: _starts(environment, config),
+      lambda unroll, trains: first_priorities(unroll, trains, config))
 
 
 R2D2 = definition.Definition(

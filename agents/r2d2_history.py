@@ -155,10 +155,14 @@ def main():
   """Plays, and writes and prints the results."""
   config = run_flags.config_from_flags(HistoryConfig, validate)
   config = dataclasses.replace(config, logdir=run_flags.user_path(config.logdir))
+  stored = run_directory.read_config(config.logdir)
+  settings_of_run = stored['flags']
+  unfit = errors.UserError(f'{config.logdir}: want the run of an R2D2 agent with an LSTM')
+  if stored.get('agent') != r2d2.R2D2.name:  # Also a variant that is not of this project.
+    raise unfit
   trained = python_api.read(config.logdir, dataset_path=config.dataset_path, renderer=config.renderer)
-  settings_of_run = run_directory.read_config(config.logdir)['flags']
-  if trained.agent.name != r2d2.R2D2.name or not trained.config.use_lstm:
-    raise errors.UserError(f'{config.logdir}: want the run of an R2D2 agent with an LSTM')
+  if not trained.config.use_lstm:
+    raise unfit
   with errors.of_user(ValueError):  # From here, because a message of a worker has a traceback.
     for level in trained.levels:
       registry.check_settings(level, trained.protocol)

@@ -1,4 +1,4 @@
-"""The registry: every agent and every preset. To add an agent, write its file and a line in AGENTS or PRESETS.
+"""The registry: every agent and every preset. docs/agents.md says what else a new one needs.
 
 Binaries, launchers, tables, the benchmark and the contract test read it. An agent outside this repository needs no
 line: `find` also takes 'module:NAME'. This module does not import TensorFlow.

@@ -5,6 +5,7 @@ says how a release is made. There is none yet, so both are empty.
 """
 
 import hashlib
+import http.client
 import os
 import urllib.request
 
@@ -79,7 +80,7 @@ def _fetch(file: str, command: str) -> str:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with run_directory.replaced(path) as new, open(new, 'wb') as stream:
       stream.write(content)
-  except OSError as error:
+  except (OSError, http.client.HTTPException) as error:
     raise errors.UserError(f'{url} cannot be fetched ({error}). To train such an agent: {command}') from error
   return path
 

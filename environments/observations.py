@@ -38,7 +38,8 @@ def convert_spec(spec: Any) -> tuple[dict[str, specs.Array], Convert]:
     chosen = images or numbers
     if len(chosen) != 1:
       raise ValueError('want a dict of observations with one image (uint8) or one vector, got '
-                       + (f'{len(chosen)} of them: {", ".join(map(str, chosen))}' if chosen else 'neither'))
+                       + (f'{len(chosen)} of them: {", ".join(map(str, chosen))}' if chosen else 'neither')
+                       + ': flatten it in a wrapper')
     name = chosen[0]
     new_spec, convert = convert_spec(spec[name])
     return new_spec, lambda observation: convert(observation[name])

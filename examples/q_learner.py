@@ -68,7 +68,7 @@ def loss(agent, batch, config):
   return learner_step.Loss(total, {'loss/td': total})
 
 
-def make_experience(intake, spec, config, seed, unused_parameters):
+def make_experience(intake, spec, config, seed, unused_parameters, unused_make_agent):
   """Makes the experience: new unrolls go into a replay, and each batch has B unrolls [T+1, B, ...] drawn from it."""
   replay = unroll_replay.UnrollReplay(
       intake.unroll_spec, spec.frame_stacks, config.replay_capacity, config.batch_size, minimum_size=1)

@@ -27,8 +27,14 @@ class Agent(impala.Agent):
 
   def __init__(self, spec, config):
     super().__init__(spec, config)
-    self.reward_head = networks.Linear(3, networks.Seeds(config.seed), 'reward')
+    self.reward_head = networks.Linear(3, networks.Seeds(config.seed + 1), 'reward')
     self.reward_head(tf.zeros([1, self.num_features]))  # The first call of a layer creates its variables.
+
+  @property
+  def acting_variables(self):
+    """Those of IMPALA: actors do not need the new head."""
+    of_head = {id(variable) for variable in self.reward_head.trainable_variables}
+    return [variable for variable in super().acting_variables if id(variable) not in of_head]
 
 
 def loss(agent, batch, config):

@@ -167,12 +167,10 @@ class ReplayPort:
     statistics = self._replay.statistics()
     if not statistics.episodes or statistics == self._saved:
       return
-    with run_directory.replaced(run_directory.path(self._directory.path, _CONTENTS)) as new:
-      try:
-        self._replay.save(new)
-      except OSError as error:
-        raise run_directory.RunDirectoryError(
-            f'{self._directory.logdir}: the replay cannot be saved: {error}') from error
+    try:
+      self._replay.save(run_directory.path(self._directory.path, _CONTENTS))
+    except OSError as error:
+      raise run_directory.RunDirectoryError(f'{self._directory.logdir}: the replay cannot be saved: {error}') from error
     self._saved = statistics  # From before the save, because agents may insert meanwhile.
 
   def _restore(self):
@@ -189,8 +187,8 @@ class ReplayPort:
         self._say(f'{restored.steps:,} agent steps restored from {self._directory.logdir}')
     except (OSError, ValueError, RecursionError) as error:
       raise run_directory.RunDirectoryError(
-          f'{self._directory.logdir}: the replay cannot be restored ({error}): remove the folder to begin with an '
-          'empty replay, or choose another --logdir') from error
+          f'{self._directory.logdir}: the replay cannot be restored ({error}): remove {_CONTENTS} and '
+          f'{_CONTRACT} there to begin with an empty replay, or choose another --logdir') from error
 
   def _make(self, contract):
     """Returns the replay of a contract. Raises ValueError if it describes none, UserError if memory is too small."""

@@ -33,13 +33,14 @@ from scalable_agents.learner import optimizers
 from scalable_agents.records import errors
 from scalable_agents.records import runtime_config
 
-_TOTAL = 'loss/total'
+_TERM = 'loss/'  # The names of terms begin with it.
+_TOTAL = f'{_TERM}total'
 
 
 class Batch(NamedTuple):
   """The data of one update. `Learner.prepare` has prepared its observations."""
   unroll: unroll_lib.Unroll     # Time-major tensors: [T+1, B, ...], or [B, ...] for fields without time.
-  sample: unroll_lib.Nest = ()  # Nest of [B, ...] that the experience adds, such as keys and probabilities.
+  sample: unroll_lib.Nest = ()  # Nest that the experience adds, such as keys and probabilities; its class has the shapes.
 
 
 class Loss(NamedTuple):
@@ -71,7 +72,8 @@ class Learner(tf.Module):
     Args:
       agent: the agent.
       loss: called with the agent, a Batch and the config, in which settings that are tuned are variables.
-      make_optimizer: called with the trainable variables and that config; makes an optimiser of learner/optimizers.py.
+      make_optimizer: called with the trainable variables and that config; makes an optimiser, see
+        Definition.make_optimizer.
       config: the agent's dataclass of hyper-parameters.
       tuned: names of the settings that may change between two steps, and whether each is in use with this config.
       xla: 'always' compiles the step and 'never' does not. 'auto' compiles it except on a CPU: there oneDNN's
@@ -171,7 +173,7 @@ class Learner(tf.Module):
     """
     if not metrics['update_skipped']:
       return None
-    terms = [name for name, value in metrics.items() if name.startswith('loss/') and not np.isfinite(value)]
+    terms = [name for name, value in metrics.items() if name.startswith(_TERM) and not np.isfinite(value)]
     gradient = f'gradient of {self.agent.trainable_variables[int(metrics["culprit"])].name}'
     return next((name for name in terms if name != _TOTAL), gradient)
 
@@ -187,6 +189,8 @@ class Learner(tf.Module):
     for name, value in {_TOTAL: result.total, **result.terms}.items():
       if value.shape.rank != 0:
         raise ValueError(f'{name}: want a scalar, got shape {value.shape}')
+      if not name.startswith(_TERM):
+        raise ValueError(f'{name}: want a name of a term that begins with {_TERM!r}')
     # Actors may be ahead of the learner: they may have acted for an earlier learner process, which died.
     lag = tf.reduce_mean(tf.cast(tf.maximum(self.version() - batch.unroll.parameter_version[1:], 0), tf.float32))
     # Gradients are made dense: the IndexedSlices of an embedding would make XLA compile the step again for each batch.

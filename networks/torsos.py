@@ -2,7 +2,8 @@
 
 Espeholt et al. 2018 (IMPALA), figure 3 and section 5.3.2. The layers and their initial values are those of networks.py.
 
-To add a torso, write a module like ShallowTorso and add it to TORSOS.
+To add a torso, write a module like ShallowTorso. Add it to TORSOS and to the choices of `torso` in agents/configs.py,
+where R2D2 has its own.
 """
 
 import functools

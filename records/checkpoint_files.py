@@ -1,7 +1,7 @@
 """The files of checkpoints in their directory: which checkpoints are kept, and the removal of everything else.
 
 The file `checkpoint` names the kept ones, in the format of tf.train.CheckpointManager. A checkpoint `ckpt-N` has the
-files ckpt-N.index and ckpt-N.data-*, and perhaps folders ckpt-N.SUFFIX beside it.
+files ckpt-N.index and ckpt-N.data-*, and perhaps the folders ckpt-N.experience and ckpt-N.intake beside it.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _LATEST = re.compile(rb'^model_checkpoint_path: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.
 _KEPT = re.compile(rb'^all_model_checkpoint_paths: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
 _INDEX = re.compile(r'ckpt-(\d+)\.index')
 # TensorFlow writes to a folder and to files with temporary names, which end with _temp, or .tempstate and a number.
-_PART = re.compile(r'(ckpt-\d+)(?:(_temp)|\.[\w-]+(\.tempstate\d+)?)')
+_PART = re.compile(r'(ckpt-\d+)(?:(_temp)|\.(?:index|data-\d+-of-\d+|experience|intake)(\.tempstate\d+)?)')
 
 
 def read_state(directory: str) -> list[str] | None:
@@ -66,7 +66,7 @@ def remove_others(directory: str):
     match = _PART.fullmatch(name)
     if name == STATE + '.new' or match and (match[1] not in in_force or match[2] or match[3]):
       path = os.path.join(directory, name)
-      remove = shutil.rmtree if os.path.isdir(path) else os.remove
+      remove = shutil.rmtree if os.path.isdir(path) and not os.path.islink(path) else os.remove
       remove(path)
 
 

@@ -95,11 +95,12 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
                                 'update is made'),
         'replay_episodes': Metric('episodes', 'episodes in the replay now'),
         'replay_megabytes': Metric('MB', 'memory of the rows in the replay'),
-        'replay_gaps': Metric('', 'streams (R2D2) or episodes (LASER) that ended early because unrolls were lost. With '
-                              'a shared replay: of all agents, since its last start'),
+        'replay_gaps': Metric('', 'streams (R2D2) or episodes (LASER) that ended early because unrolls were lost, '
+                              'since the last start. With a shared replay: of all agents, since its last start'),
         'replay_long_episodes': Metric('episodes', 'episodes of more than 27,000 agent steps, which are not replayed; '
-                                       'of all agents'),
-        'replay_stale_updates': Metric('', 'priorities that came for items that had left the replay'),
+                                       'of all agents, since the last start'),
+        'replay_stale_updates': Metric('', 'priorities that came for items that had left the replay, since the '
+                                       'last start'),
         'replay_lead': Metric('agent steps', 'with --shared_replay: agent steps by which this agent is ahead of the '
                               'slowest one'),
         'replay_waits_for': Metric(TEXT, 'with --shared_replay, what the agent waits for: other agents, which are '

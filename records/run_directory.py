@@ -385,8 +385,9 @@ def one_line_errors(where: str) -> Iterator[None]:
   try:
     yield
   except OSError as error:
-    raise RunDirectoryError(
-        f'{error.filename or where}: {error.strerror}: correct this, or choose another folder') from error
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = 'free disk space, and start again' if is_full else 'correct this, or choose another folder'
+    raise RunDirectoryError(f'{error.filename or where}: {error.strerror or error}: {advice}') from error
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ Both replays use it: that of sequences (sequence_replay.py) and that of whole ep
 """
 
 from collections.abc import Callable, Mapping
+import contextlib
+import os
 import time
 from typing import Any
 
@@ -134,11 +136,19 @@ class Replay:
     """Writes the contents to a file, while others go on to insert and read.
 
     Rows that belong to no sequence or no complete episode yet are not saved. After `restore`, each stream begins anew.
+    The contents go to `path + '.new'` first, so that an earlier file is replaced only by a complete one.
 
     Raises:
-      OSError: the file cannot be written, or the memory does not suffice for it. The file is incomplete then.
+      OSError: the file cannot be written, or the memory does not suffice for it. An earlier file stays.
     """
-    self._with_file('save', path)
+    new = path + '.new'
+    try:
+      self._with_file('save', new)
+      os.replace(new, path)
+    except BaseException:
+      with contextlib.suppress(OSError):  # What was written may fill the disk.
+        os.remove(new)
+      raise
 
   def restore(self, path: str):
     """Restores what `save` wrote into this replay, which must be empty. Keys and positions in episodes stay valid.

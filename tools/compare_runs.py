@@ -103,12 +103,16 @@ def _read_run(logdir):
 
 
 def _with_metric(run, metric):
-  logdir, rows = run.logdir, run_rows.read_metrics(run.logdir)
-  if not rows:
+  logdir, last, points = run.logdir, None, []
+  file = run_directory.path(logdir, run_directory.METRICS)
+  for row in run_rows.complete_rows(file):  # One at a time: those of weeks with 57 levels take gigabytes.
+    last = run_rows.metrics_row(file, row)
+    if isinstance(value := last.get(metric), int | float):
+      points.append((last['environment_frames'], value))
+  if not last:
     raise errors.UserError(f'{logdir}: has no metrics yet')
-  points = [(row['environment_frames'], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]
   if not points:
-    known = sorted(name for name, value in rows[-1].items() if isinstance(value, int | float))
+    known = sorted(name for name, value in last.items() if isinstance(value, int | float))
     raise errors.UserError(f'{logdir}: no metric {metric!r}: want one of {", ".join(known)}')
   frames, values = np.array(points, np.float64).T
   settings = departures.decisive(run) | {'agent': run.agent}

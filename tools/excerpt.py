@@ -134,7 +134,7 @@ def _episodes(run: str, every: int) -> Iterator[bytes]:
         rows.append(row.line)
   kept = set()
   for episodes in frames_of.values():
-    for mark in range(every, episodes[-1][0] + every, every):
+    for mark in sorted({max(-(-frames // every), 1) * every for frames, _ in episodes}):  # The others show the same.
       end = bisect.bisect_right(episodes, mark, key=lambda episode: episode[0])
       kept.update(place for _, place in episodes[max(0, end - training_returns.WINDOW):end])
   yield run_rows.EPISODES_HEADER

@@ -45,7 +45,8 @@ class EnvironmentProtocol(Protocol):
 
 def queue_experience(intake: intake_lib.Intake, unused_spec: agent_lib.EnvironmentSpec,
                      config: runtime_config.RuntimeConfig, unused_seed: int,
-                     unused_parameters: parameters_lib.ParameterSnapshot) -> experience_lib.Experience:
+                     unused_parameters: parameters_lib.ParameterSnapshot,
+                     unused_make_agent: Callable[[], agent_lib.Agent]) -> experience_lib.Experience:
   """Makes an experience without a replay: unrolls are learned from once, in the order of arrival."""
   return experience_lib.QueueExperience(intake, config.batch_size)
 
@@ -77,19 +78,21 @@ class Definition:
   # Returns the settings of a training run, with those that the agent determines. Raises ValueError, with one line, if
   # they contradict a flag.
   complete_run: Callable[[Any, run_config.RunConfig], run_config.RunConfig] = lambda config, run: run
-  # Makes the optimiser of (trainable variables, config), one of learner/optimizers.py.
+  # Makes the optimiser of (trainable variables, config), like those of learner/optimizers.py: a tf.Module with a method
+  # `apply(gradients, learning_rate)`, whose slots are its variables.
   make_optimizer: Callable[[Sequence[tf.Variable], Any], Any] = adam
   # The settings that populations tune, and whether each is in use with this config.
   tuned: Callable[[Any], Mapping[str, bool]] = lambda config: {'learning_rate': True}
   # Called in the graph after each update with (agent, config, Loss.gathered of all learners, number of updates).
   # Returns pairs of a variable and its new value, for example of a target network.
   after_update: Callable[[Any, Any, Any, tf.Tensor], Sequence[tuple[tf.Variable, tf.Tensor]]] | None = None
-  # Makes the Experience of (intake, spec, config, seed, parameters), which takes unrolls in and gives batches. The seed
-  # differs between the processes of a cluster, and between a run and its continuation. The parameters are published
-  # when the first batch is taken. Raises UserError if the machine has too little memory for it.
+  # Makes the Experience of (intake, spec, config, seed, parameters, make_agent), which takes unrolls in and gives
+  # batches. The seed differs between the processes of a cluster, and between a run and its continuation. The parameters
+  # are published when the first batch is taken. `make_agent()` makes another `network`, which may get them. Raises
+  # UserError if the machine has too little memory for the experience.
   make_experience: Callable[
-      [intake_lib.Intake, agent_lib.EnvironmentSpec, Any, int, parameters_lib.ParameterSnapshot],
-      experience_lib.Experience] = queue_experience
+      [intake_lib.Intake, agent_lib.EnvironmentSpec, Any, int, parameters_lib.ParameterSnapshot,
+       Callable[[], agent_lib.Agent]], experience_lib.Experience] = queue_experience
   # Returns what actors send of (unroll of [T+1, ...], config), in a graph. Only the fields agent_state, earlier_frames
   # and agent_output may differ. In batches, the components of agent_output have an axis B after their first axis. Their
   # first axis need not be that of the rows.

@@ -64,11 +64,15 @@ class MetricsRow:
     Args:
       update_metrics: name -> number, or array with a number per level. An array becomes a metric `name/level` for
         each level.
+    Raises:
+      ValueError: an array has another shape.
     """
     metrics = {}
     for name, value in update_metrics.items():
       if np.ndim(value):
-        metrics |= {f'{name}/{level}': number for level, number in zip(self._levels, value, strict=True)}
+        if np.shape(value) != (len(self._levels),):
+          raise ValueError(f'{name}: want a number, or one per level [{len(self._levels)}], got shape {np.shape(value)}')
+        metrics |= {f'{name}/{level}': number for level, number in zip(self._levels, value)}
       else:
         metrics[name] = value
     self._updates.append(metrics)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import threading
+import time
 from typing import Any, NamedTuple, Protocol, TextIO
 
 import tensorflow as tf
@@ -42,6 +43,7 @@ from scalable_agents.training import saver as saver_lib
 from scalable_agents.training import skipped_updates
 
 _WATCH_INTERVAL_SECONDS = 10.
+_WATCH_PAUSES = 50.  # At least, in units of the time that a measurement takes.
 _LONGEST_SILENCE_SECONDS = 10.  # If no batch arrives for this time, a row of metrics is still written.
 
 
@@ -116,7 +118,7 @@ class Trainer:
         job.cluster.parameter_precision,
         # Without environments there are no steps to count, but replayers (LASER) still take parameters.
         lambda: not refresh_steps or host.is_idle or host.refresh_is_due(refresh_steps))
-    self._intake, self._experience = self._make_experience()
+    self._intake, self._experience = self._make_experience(make_agent)
     statistics = run_log.make_statistics(levels)
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))
     self._saver = self._make_saver(statistics)
@@ -149,7 +151,7 @@ class Trainer:
         agent = make_agent()
       return self._job.agent.make_learner(agent, self._config, self._job.run.xla, device)
 
-  def _make_experience(self):
+  def _make_experience(self, make_agent):
     """Returns the intake and the agent's experience."""
     levels = self._job.levels
     spec = dataclasses.replace(
@@ -161,7 +163,7 @@ class Trainer:
     intake = intake_lib.Intake(self._host.unroll_spec, self._config.queue_size,
                                self._host.specification.frames_per_step, **of_cluster)
     return intake, self._job.agent.make_experience(
-        intake, spec, self._config, self._host.seed, self._publisher.parameters)
+        intake, spec, self._config, self._host.seed, self._publisher.parameters, make_agent)
 
   def _make_saver(self, statistics):
     """Returns the Saver, after it has restored all state. All learners then have the same parameters.
@@ -290,8 +292,11 @@ class Trainer:
 
   def _watch_machine(self):
     """Measures memory and cores at intervals, in a thread of its own, because measuring many workers takes long."""
-    while not self._stop.wait(_WATCH_INTERVAL_SECONDS):
-      self._memory_megabytes = self._host.memory_megabytes()
+    measured_seconds = 0.
+    while not self._stop.wait(max(_WATCH_INTERVAL_SECONDS, _WATCH_PAUSES * measured_seconds)):
+      began = time.monotonic()
+      self._memory_megabytes = self._host.memory_megabytes()  # With a replay of 100 GB, this takes seconds of a core.
+      measured_seconds = time.monotonic() - began
       self._host.watch_cores()
 
   def _run_learner(self):

@@ -13,6 +13,12 @@ namespace {
 
 constexpr char kKind[] = "scalable_agents replay";
 
+void AddRateLimit(const RateLimit& limit, FileSignature* signature) {
+  signature->Add("samples_per_insert", limit.samples_per_insert);
+  signature->Add("tolerance", limit.tolerance);
+  signature->Add("minimum_size", limit.minimum_size);
+}
+
 }  // namespace
 
 FileSignature SequenceReplay::Signature(const ReplayOptions& options) {
@@ -29,15 +35,16 @@ FileSignature SequenceReplay::Signature(const ReplayOptions& options) {
   signature.Add("capacity", options.capacity);
   // Files that are older than this option do not have it.
   if (options.max_times_sampled > 0) signature.Add("max_times_sampled", options.max_times_sampled);
+  // The file has the counts of a lifetime. With another limit, one side would wait until the other has made up for
+  // them.
+  if (options.rate_limit.samples_per_insert > 0) AddRateLimit(options.rate_limit, &signature);
   return signature;
 }
 
 Status SequenceReplay::CheckSame(const ReplayOptions& options) const {
   const auto settings = [](const ReplayOptions& of) {
     FileSignature signature = Signature(of);
-    signature.Add("samples_per_insert", of.rate_limit.samples_per_insert);
-    signature.Add("tolerance", of.rate_limit.tolerance);
-    signature.Add("minimum_size", of.rate_limit.minimum_size);
+    if (of.rate_limit.samples_per_insert == 0) AddRateLimit(of.rate_limit, &signature);
     return signature;
   };
   return CheckSameSettings(settings(options_), settings(options));

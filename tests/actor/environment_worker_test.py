@@ -116,6 +116,14 @@ class EnvironmentWorkerTest(parameterized.TestCase):
     largest = [float(np.float32(factor * 1.5e38)) for factor in (1, 2)]
     self.assertEqual(rows, [[0., 0.], [largest[0]] * 2, [largest[1], np.inf], [np.inf] * 2, [largest[0]] * 2])
 
+  def test_regression_an_episode_of_more_frames_than_an_int32_holds(self):
+    with _Worker({'seed': 0, 'frames_per_step': 2**30}, constructor=_LIVES) as worker:
+      lengths = []
+      for _ in range(4):
+        self.assertEqual(worker.act(0, 1), [0])
+        lengths.append(worker.row(0)['episode_length'])
+    self.assertEqual(lengths, [0, 2**30, 2**31 - 1, 2**31 - 1])
+
   def test_actions_and_observations_pass_through_the_slots(self):
     with _Worker({'seed': 7}, {'seed': 8}) as worker:
       worker.ask(1, 0)

@@ -126,10 +126,11 @@ class Lives(Constant):
   All rewards are multiplied by `factor`. `end` is the discount of the last step. It observes the number of the step.
   """
 
-  frames_per_step, frame_stacks = 4, {}
+  frame_stacks = {}
 
-  def __init__(self, seed, factor=1., end=0.):
+  def __init__(self, seed, factor=1., end=0., frames_per_step=4):
     super().__init__(seed, shape=(2,))
+    self.frames_per_step = frames_per_step
     self._number, self._factor, self._end = 0, factor, end
 
   def reset(self):

@@ -141,6 +141,16 @@ class NetworkTest(parameterized.TestCase):
     tf.nest.map_structure(np.testing.assert_array_equal, act(other), act(network))
     known = {id(variable) for variable in network.variables}
     self.assertContainsSubset({id(variable) for variable in network.acting_variables}, known)
+    if name == 'a3c_atari57':  # Its actors also compute gradients.
+      return
+    random = np.random.RandomState(0)
+    before = tf.nest.map_structure(np.array, tf.nest.flatten(act(network)))
+    for variable in network.acting_variables:
+      value = variable.numpy()
+      variable.assign(value + random.normal(size=value.shape))
+      changed = [np.any(old != new) for old, new in zip(before, tf.nest.flatten(act(network)), strict=True)]
+      self.assertTrue(any(changed), variable.name)
+      variable.assign(value)
 
   @parameterized.parameters(*_LEARN_FROM_UNROLLS)
   def test_learns_and_skips_what_is_not_finite(self, name):
@@ -176,7 +186,8 @@ class NetworkTest(parameterized.TestCase):
     intake = intake_lib.Intake(spec, number, 1)
     parameters = parameters_lib.ParameterSnapshot(inference.specs(network.acting_variables))
     parameters.publish(0, list(network.acting_variables))
-    experience = agent.make_experience(intake, _SPEC, config, 1, parameters)
+    make_agent = lambda: agent.network(_SPEC, config)
+    experience = agent.make_experience(intake, _SPEC, config, 1, parameters, make_agent)
     self.addCleanup(experience.close)
     for index in range(number):
       intake.put(sent(index))

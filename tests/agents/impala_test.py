@@ -405,7 +405,7 @@ class ReplayTest(parameterized.TestCase):
     for index in range(10):
       for b in range(4):
         intake.put(one(b, index))
-    made = impala.make_experience(intake, unrolls.environment_spec(), config, 1, None)
+    made = impala.make_experience(intake, unrolls.environment_spec(), config, 1, None, None)
     while made.fill():
       pass
     self.assertEqual(made.unrolls_per_batch, 4 - num_replayed)
@@ -420,7 +420,7 @@ class ReplayTest(parameterized.TestCase):
       self.assertLessEqual(made.metrics()['replay_size'], 60)
       self.assertTrue(made.is_required)
       unsaved = dataclasses.replace(config, save_replay=False)
-      self.assertFalse(impala.make_experience(intake, unrolls.environment_spec(), unsaved, 1, None).is_required)
+      self.assertFalse(impala.make_experience(intake, unrolls.environment_spec(), unsaved, 1, None, None).is_required)
     else:
       self.assertEqual(batch.sample, ())
 

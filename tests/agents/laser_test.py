@@ -218,7 +218,7 @@ class LearnerTest(parameterized.TestCase):
 
 class ExperienceTest(parameterized.TestCase):
 
-  def _make(self, **settings):
+  def _make(self, make_agent=None, **settings):
     """Returns the agent's experience, after 48 unrolls of 16 streams in which an episode ends in each unroll."""
     config = _config(**settings)
     configs.validate_laser(config)
@@ -230,7 +230,7 @@ class ExperienceTest(parameterized.TestCase):
     unroll = unroll._replace(environment_output=environment._replace(done=done))
     one = lambda b, index: unrolls.one(unroll, b)._replace(index=tf.constant(index, tf.int64))
     intake = intake_lib.Intake(tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), one(0, 0)), 48, 1)
-    made = laser.make_experience(intake, spec, config, 1, None)  # Nobody asks for parameters without an LSTM.
+    made = laser.make_experience(intake, spec, config, 1, None, make_agent)  # Not called without an LSTM.
     self.addCleanup(made.close)
     for index in range(3):
       for b in range(16):
@@ -252,6 +252,12 @@ class ExperienceTest(parameterized.TestCase):
   def test_a_replay_is_saved_unless_it_must_not_be(self):
     for is_saved in (True, False):
       self.assertEqual(self._make(save_replay=is_saved).is_required, is_saved)
+
+  def test_replayers_of_a_variant_have_its_network(self):
+    with mock.patch.object(laser.replayers, 'Replayers', side_effect=InterruptedError) as replayers, \
+         self.assertRaises(InterruptedError):
+      self._make(lambda: 'the network of the variant', use_lstm=True)
+    self.assertEqual(replayers.call_args.args[4], 'the network of the variant')
 
   def test_an_agent_may_be_four_batches_ahead_of_those_it_shares_its_replay_with(self):
     with mock.patch.object(laser.replayers, 'join_replay', side_effect=InterruptedError) as join, \

@@ -147,11 +147,12 @@ class ProgramTest(parameterized.TestCase):
     with self.assertRaisesRegex(errors.UserError, f'^{message}'):
       self._main(f'--logdir={logdir}', *arguments)
 
-  @parameterized.parameters(('impala_atari57', True), ('r2d2_atari57', False))
-  def test_other_runs_are_refused(self, name, use_lstm):
+  @parameterized.parameters(
+      ('impala_atari57', 'impala', True), ('r2d2_atari57', 'r2d2', False), ('r2d2_atari57', 'a_variant', True))
+  def test_other_runs_are_refused(self, name, agent, use_lstm):
     preset = registry.find(name)
     flags_of_run = dataclasses.asdict(preset.config) | dataclasses.asdict(preset.protocol) | {'use_lstm': use_lstm}
-    stored = {'agent': name.split('_')[0], 'flags': flags_of_run}
+    stored = {'agent': agent, 'flags': flags_of_run}
     with mock.patch.object(run_directory, 'read_config', lambda _: stored):
       with self.assertRaisesRegex(errors.UserError, '^/run: want the run of an R2D2 agent with an LSTM$'):
         self._main('--logdir=/run')

@@ -70,7 +70,7 @@ class ReplayTest(parameterized.TestCase):
     sent = lambda unroll, actor: r2d2.to_send(unrolls.one(unroll, actor), config)
     spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), sent(played[0], 0))
     intake = intake_lib.Intake(spec, 3 * len(played), 1)
-    sequences = r2d2.make_experience(intake, unrolls.environment_spec(), config, 1, None)
+    sequences = r2d2.make_experience(intake, unrolls.environment_spec(), config, 1, None, None)
     self.addCleanup(sequences.close)
     for unroll in played:
       for actor in range(3):

@@ -106,7 +106,7 @@ class Replay(experience.Experience):
   """Keeps the most recent unrolls and samples them uniformly."""
   is_required = True
 
-  def __init__(self, intake, unused_spec, config, seed, unused_parameters):
+  def __init__(self, intake, unused_spec, config, seed, unused_parameters, unused_make_agent):
     super().__init__(intake, config.new_unrolls)
     self._capacity, self._batch_size = config.replay_capacity, config.batch_size
     self._random, self._lock = np.random.RandomState(seed), threading.Lock()

@@ -179,8 +179,8 @@ class JobTest(replay_testing.TestCase):
           path.unlink()
         else:
           path.write_bytes(text)
-        self._check_refused(rf'{self.folder}: the replay cannot be restored \({reason}\): remove the folder to begin '
-                            'with an empty replay, or choose another --logdir')
+        self._check_refused(rf'{self.folder}: the replay cannot be restored \({reason}\): remove replay and '
+                            'replay.json there to begin with an empty replay, or choose another --logdir')
         self.assertEqual(path.read_bytes() if path.exists() else None, text)  # Nothing was overwritten.
 
   def test_two_jobs_in_one_folder_or_at_one_port_are_refused(self):

@@ -379,6 +379,15 @@ class OtherLossTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, rf'{name}: want a scalar, got shape \(2,\)'):
       learner.step(learner_step.Batch(_unroll(learner.agent)))
 
+  def test_the_name_of_a_term_says_that_it_is_one(self):
+    """Otherwise a term that is not finite would not be named as the reason for a skipped update."""
+    config = configs.ImpalaConfig()
+    loss = lambda *arguments: impala.loss(*arguments)._replace(terms={'entropy': tf.zeros([])})
+    learner = learner_step.Learner(
+        impala.Agent(unrolls.environment_spec(), config), loss, impala.make_optimizer, config, {}, 'never')
+    with self.assertRaisesRegex(ValueError, "^.*entropy: want a name of a term that begins with 'loss/'"):
+      learner.step(learner_step.Batch(_unroll(learner.agent)))
+
   def test_a_variable_that_the_loss_does_not_use_is_named(self):
     config = configs.ImpalaConfig()
     agent = impala.Agent(unrolls.environment_spec(), config)

@@ -211,7 +211,7 @@ class CheckpointTest(parameterized.TestCase):
     self.assertEqual(checkpoint_files.complete(self._directory), [600, 700])
 
   def test_regression_what_a_kill_amid_a_deletion_has_left_is_deleted_by_the_next_save(self):
-    """Also a checkpoint that was never recorded, and TensorFlow's temporary files. Other files stay."""
+    """Also a checkpoint that was never recorded, and TensorFlow's temporary files. A user's files stay."""
     checkpointer = _Objects().checkpointer(self._directory)
     checkpointer.save()
     old = _contents(self._directory)
@@ -219,16 +219,19 @@ class CheckpointTest(parameterized.TestCase):
       checkpointer.save()
     remains = [name for name in old if 'ckpt-1' in name] + [self._path(name) for name in (
         'ckpt-9.index', 'ckpt-9.data-00000-of-00001', 'ckpt-3.index.tempstate1234', 'checkpoint.new')]
-    for name in remains + [self._path('ckpt-3.notes.txt')]:
+    for name in remains + [self._path('ckpt-1.zip')]:
       with open(name, 'wb') as stream:
         stream.write(old.get(name, b''))
     os.makedirs(self._path('ckpt-3_temp/part'))
     os.makedirs(self._path('ckpt-1.experience/part'))
+    elsewhere = self.create_tempdir().full_path
+    os.symlink(elsewhere, self._path('ckpt-1.intake'))
     checkpointer = _Objects().checkpointer(self._directory)
     self.assertEqual(checkpointer.restore(), self._path('ckpt-3'))
     checkpointer.save()
+    self.assertTrue(os.path.isdir(elsewhere))
     self.assertCountEqual(os.listdir(self._directory), [
-        'checkpoint', 'ckpt-3.notes.txt', *(f'ckpt-{number}.{suffix}' for number in (3, 4)
+        'checkpoint', 'ckpt-1.zip', *(f'ckpt-{number}.{suffix}' for number in (3, 4)
                                             for suffix in ('index', 'data-00000-of-00001'))])
 
   def test_a_directory_can_be_moved(self):

@@ -267,7 +267,7 @@ class MetricsTest(parameterized.TestCase):
   def test_a_full_disk_is_one_line(self):
     writer = self._writer()
     with open('/dev/full', 'ab', buffering=0) as full, absltest.mock.patch.object(writer, '_metrics', full):
-      with self.assertRaisesRegex(run_directory.RunDirectoryError, 'No space left on device'):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, 'No space left on device: free disk space, and'):
         writer.write({'environment_frames': 1})
 
   def test_a_part_of_a_row_is_removed(self):
@@ -284,7 +284,7 @@ class MetricsTest(parameterized.TestCase):
     writer.write({'environment_frames': 1})
     file = os.path.join(self._logdir, 'metrics.jsonl')
     with Full(file, 'a') as full, absltest.mock.patch.object(writer, '_metrics', full):
-      with self.assertRaisesRegex(run_directory.RunDirectoryError, 'No space left on device'):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, 'No space left on device: free disk space, and'):
         writer.write({'environment_frames': 2})
     writer.write({'environment_frames': 2})
     with open(file, encoding='utf-8') as rows:

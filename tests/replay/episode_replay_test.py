@@ -337,8 +337,11 @@ class EpisodeReplayTest(parameterized.TestCase):
         _make(capacity=100).restore(path)
       with self.assertRaisesRegex(OSError, 'No such file'):
         _make(capacity=100).restore(os.path.join(folder, 'absent'))
-    with self.assertRaisesRegex(OSError, '^/dev/full: No space left on device$'):
-      replay.save('/dev/full')
+      replay.save(path)
+      os.symlink('/dev/full', path + '.new')
+      with self.assertRaisesRegex(OSError, f'^{path}.new: No space left on device$'):
+        replay.save(path)
+      self.assertEqual(os.listdir(folder), ['episodes'])  # The file from before.
 
   def test_a_full_replay_of_stacked_frames_costs_one_frame_per_step(self):
     spec = {'pixels': tf.TensorSpec([84, 84, 1], tf.uint8), 'done': tf.TensorSpec([], tf.bool)}

@@ -318,8 +318,11 @@ class ReplayTest(parameterized.TestCase):
         _make().restore(path)
       with self.assertRaisesRegex(OSError, 'No such file'):
         _make().restore(os.path.join(folder, 'absent'))
-    with self.assertRaisesRegex(OSError, '^/dev/full: No space left on device$'):
-      replay.save('/dev/full')
+      replay.save(path)
+      os.symlink('/dev/full', path + '.new')
+      with self.assertRaisesRegex(OSError, f'^{path}.new: No space left on device$'):
+        replay.save(path)
+      self.assertEqual(os.listdir(folder), ['replay'])  # The file from before.
 
   def test_regression_a_save_without_memory_is_an_error_of_the_system(self):
     """It was a ValueError, which those who save do not expect."""

@@ -74,6 +74,8 @@ class MetricsRowTest(parameterized.TestCase):
     figures = row.finish(600)
     self.assertEqual((figures['mu/catch'], figures['mu/pong'], figures['loss/total']), (2., None, 1.5))
     self.assertNotIn('mu', figures)
+    with self.assertRaisesRegex(ValueError, r'^shares: want a number, or one per level \[2\], got shape \(3,\)$'):
+      row.add({'shares': np.ones(3)})
 
   def test_a_second_beginning_forgets_the_time_and_keeps_the_updates(self):
     self.row.add({'loss/total': 1.})

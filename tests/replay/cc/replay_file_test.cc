@@ -70,6 +70,7 @@ struct Sequences {
             [](Options* options) { options->geometry.period = 3; },
             [](Options* options) { options->geometry.cross_episodes = true; },
             [](Options* options) { options->state_offsets = {1}; },
+            [](Options* options) { options->rate_limit = {1, 50, 1}; },
             [](Options* options) { options->components[kFrame].stack = 2; }};
   }
 
