@@ -150,7 +150,7 @@ class ReplayingExperience(Experience):
       return None if self._is_ready() else self._fill()
 
   def update(self, sample: Any, feedback: tf.Tensor) -> None:
-    """Sets new priorities of what was drawn, [B] float32."""
+    """Sets new priorities of what was drawn, float32, one for each key."""
     self._replay.update(sample.key, feedback)
 
   def save(self, folder: str) -> None:

@@ -240,7 +240,7 @@ class ActorHostTest(parameterized.TestCase):
     host = self._host(num_environments=1, num_environment_workers=1)
     config = dataclasses.replace(_CONFIG, unroll_length=5000)
     next_unroll, _ = self._start(host, config=config, work=lambda agent, unroll: unroll)
-    waiting.wait_until(lambda: host.pool.statistics().steps)
+    waiting.wait_until(lambda: host.pool.statistics().steps > 100)
     psutil.Process(host._workers.process_ids()[0]).kill()  # Almost always in the first unroll.
     self.publish(7)
     while int((unroll := next_unroll()).stream_id) % 2**20 == 0:  # The number of the stream in this host.
