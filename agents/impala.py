@@ -265,7 +265,7 @@ def tuned(config: configs.ActorCriticConfig) -> dict[str, bool]:
 
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.ImpalaConfig, seed: int,
                     unused_parameters: parameters_lib.ParameterSnapshot,
-                    unused_make_agent: Callable[[], Agent]) -> experience.Experience:
+                    unused_make_agent: Callable[[], agent_lib.Agent]) -> experience.Experience:
   """Makes the experience: a queue, so that unrolls are learned from once, and perhaps a replay (section 5.2.2)."""
   if not config.replay_share:
     return experience.QueueExperience(intake, config.batch_size)

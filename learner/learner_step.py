@@ -40,7 +40,7 @@ _TOTAL = f'{_TERM}total'
 class Batch(NamedTuple):
   """The data of one update. `Learner.prepare` has prepared its observations."""
   unroll: unroll_lib.Unroll     # Time-major tensors: [T+1, B, ...], or [B, ...] for fields without time.
-  sample: unroll_lib.Nest = ()  # Nest that the experience adds, such as keys and probabilities; its class has the shapes.
+  sample: unroll_lib.Nest = ()  # Nest that the experience adds, such as keys; its class has the shapes.
 
 
 class Loss(NamedTuple):

@@ -71,8 +71,9 @@ class MetricsRow:
     for name, value in update_metrics.items():
       if np.ndim(value):
         if np.shape(value) != (len(self._levels),):
-          raise ValueError(f'{name}: want a number, or one per level [{len(self._levels)}], got shape {np.shape(value)}')
-        metrics |= {f'{name}/{level}': number for level, number in zip(self._levels, value)}
+          raise ValueError(
+              f'{name}: want a number, or one per level [{len(self._levels)}], got shape {np.shape(value)}')
+        metrics |= {f'{name}/{level}': number for level, number in zip(self._levels, value, strict=True)}
       else:
         metrics[name] = value
     self._updates.append(metrics)

@@ -196,7 +196,7 @@ class ObservationTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))), spaces.Discrete(2), 'want an array of numbers .*Tuple'),
-      (spaces.Dict(x=spaces.Discrete(2)), spaces.Discrete(2), 'want a dict of .*, got neither: flatten it in a wrapper$'),
+      (spaces.Dict(x=spaces.Discrete(2)), spaces.Discrete(2), 'want a dict .*, got neither: flatten it in a wrapper$'),
       (spaces.Dict(x=spaces.Box(-1, 1, (2,)), y=spaces.Box(-1, 1, (3,))), spaces.Discrete(2),
        'want a dict .* with one image .* or one vector, got 2 of them: x, y: flatten it in a wrapper$'),
       (spaces.Box(0, 1, (8, 8, 3), np.float32), spaces.Discrete(2), r'want images as uint8 .*, got float32 \[8, 8, 3'),
