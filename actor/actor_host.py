@@ -267,12 +267,7 @@ class ActorHost:
     loops = [inference.make_loop(pool, agent, parameters, (self.seed + number) % 2**31, self.device, self.actors,
                                  selection, frames, hold=self._work is not None)
              for number, agent in enumerate(self._agents)]
-    def forget(actor_ids):
-      """Lets actors begin anew with the latest parameters: of the unroll that they had begun, no one calls `let_go`."""
-      for actor in actor_ids if self._work else ():
-        parameters.let_go([actor])
-
-    pool.start(forget)
+    pool.start()
     for loop in [*movers, *loops]:
       thread = threading.Thread(target=self._guard, args=[loop, on_end], name='actor loop', daemon=True)
       thread.start()

@@ -4,7 +4,6 @@ The work is done in C++ (cc/actor_pool.h), so that no Python code runs per envir
 the worker processes and replaces those that fail.
 """
 
-from collections.abc import Callable, Sequence
 from concurrent import futures
 import contextlib
 import mmap
@@ -119,13 +118,8 @@ class ActorPool:
     """The number of workers replaced so far, including those that ended before all were started."""
     return self._workers.early_deaths + sum(self._restarts)
 
-  def start(self, forget: Callable[[Sequence[int]], None] = lambda actor_ids: None):
-    """Starts the environments and a thread that replaces workers that fail.
-
-    Args:
-      forget: called with the actors of a worker that has failed, before they begin new streams.
-    """
-    self._forget = forget
+  def start(self):
+    """Starts the environments and a thread that replaces workers that fail."""
     self._starting = dict.fromkeys(range(len(self._workers)))
     for worker in range(len(self._workers)):
       self._attach(worker)
@@ -285,7 +279,6 @@ class ActorPool:
         return
       try:
         self._workers.replace(worker)
-        self._forget(self._workers.actor_ids[worker])
         self._attach(worker)
         return
       except environment_workers.WorkerError as error:

@@ -23,7 +23,7 @@ class SkippedUpdates:
   """Checks each update of a run. Tells the user about the first one that is skipped, and then at most once a minute."""
 
   def __init__(self, levels: Sequence[str], actor_name: Callable[[int], str], say: Callable[[str], None],
-               have_peers: bool = False):
+               have_peers: bool = False, is_member: bool = False):
     """Begins with a count of 0.
 
     Args:
@@ -31,11 +31,14 @@ class SkippedUpdates:
       actor_name: returns an actor's name for its id.
       say: shows the user a line.
       have_peers: whether there are learners in other processes, which learn from other unrolls.
+      is_member: whether this is a member of a population. If its own parameters or settings are at fault, it may copy
+        those of another member later, and the run goes on.
     """
     self._levels = levels
     self._actor_name = actor_name
     self._say = say
     self._have_peers = have_peers
+    self._is_member = is_member
     self._in_a_row = self._since_message = 0
     self._said_at = -np.inf
     self._at_fault = {}  # Actor id -> level id and largest reward, since the last message.
@@ -51,7 +54,8 @@ class SkippedUpdates:
       metrics: the update's metrics, from `learner.read`.
       batches: the update's learner_step.Batch of each learner of this process.
     Raises:
-      errors.UserError: MAXIMUM_IN_A_ROW updates in a row were skipped.
+      errors.UserError: MAXIMUM_IN_A_ROW updates in a row were skipped, and the run is no member of a population or an
+        environment is at fault.
     """
     self._check_limit(metrics.get('popart/scale', ()))
     if not metrics['update_skipped']:
@@ -68,9 +72,9 @@ class SkippedUpdates:
         _, largest = self._at_fault.get(int(actors[place]), (0, 0.))
         self._at_fault[int(actors[place])] = int(levels[place]), float(np.maximum(rewards[place], largest))
     culprit = learner.culprit(metrics)
-    if self._in_a_row == MAXIMUM_IN_A_ROW:
+    if self._in_a_row >= MAXIMUM_IN_A_ROW and (self._at_fault or not self._is_member):
       raise errors.UserError(
-          f'update {number:,}: {culprit} was not finite, for the {MAXIMUM_IN_A_ROW}th time in a row; the run stops '
+          f'update {number:,}: {culprit} was not finite, for the {self._in_a_row}th time in a row; the run stops '
           f'before it does harm. {self._advice(learner.config)}')
     if time.monotonic() - self._said_at >= _SECONDS_BETWEEN_MESSAGES:
       count = 'an update was' if self._since_message == 1 else f'{self._since_message:,} updates were'
@@ -90,6 +94,8 @@ class SkippedUpdates:
                 '--reward_transform=abs_one')
 
   def _advice(self, config):
+    if not self._at_fault and self._is_member:
+      return 'The member goes on: it can still copy another member'
     if not self._at_fault:
       peers = '; first see whether another learner names a faulty environment' if self._have_peers else ''
       how = ', for example with --reward_transform=abs_one' if hasattr(config, 'reward_transform') else ''

@@ -131,7 +131,8 @@ class Trainer:
     if self._member:
       self._member.resume(self._frames)
     self._skipped = skipped_updates.SkippedUpdates(
-        levels, port.actor_name if port else 'actor {}'.format, self._log.say, self._together.have_peers)
+        levels, port.actor_name if port else 'actor {}'.format, self._log.say, self._together.have_peers,
+        is_member=self._member is not None)
     self._memory_megabytes = host.memory_megabytes()
     self._saved_frames = self._saving_frames = self._frames  # Of the newest checkpoint, and of the one being written.
     self._evaluations = None

@@ -42,7 +42,6 @@ AGENTS = ('impala', 'popart_impala')  # The agents with IMPALA's settings.
 _WITHOUT_CORRECTION = (R2D2, A3C, A2C)
 _PAPERS_ACTIONS = 'sampled'  # The paper does not say; the released agent samples.
 _POINTS = 500
-_FREE = run_config.FREE_FLAGS | {'total_environment_frames'}  # A run may be continued with other values of these.
 ROWS = 5_000  # Rows of a metrics.jsonl to read for figures. For a member of a population, only some of them are drawn.
 _Item = TypeVar('_Item')
 _BINARY = re.compile(r'(?:.*[/.])?(\w+)_(?:atari57|dmlab30)(?:\.py)?')
@@ -158,7 +157,7 @@ def _beginning(run: Run) -> str:
 
   The copy may be of an earlier time of the run, and have another evaluation and other settings that may change then.
   """
-  fixed = {name: value for name, value in run.flags.items() if name not in _FREE}
+  fixed = {name: value for name, value in run.flags.items() if name not in run_config.FREE_FLAGS}
   with contextlib.suppress(run_directory.RunDirectoryError):  # The rows may not be wanted.
     for row in run_rows.read_metrics(run.logdir, at_most=2)[:1]:
       return json.dumps([run.agent, fixed, row], sort_keys=True)

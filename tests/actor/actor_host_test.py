@@ -69,18 +69,17 @@ class ActorHostTest(parameterized.TestCase):
     self.addCleanup(host.close)
     return host
 
-  def _start(self, host, make_agent=impala.Agent, config=_CONFIG, put=None, work=None):
+  def _start(self, host, make_agent=impala.Agent, config=_CONFIG, put=None):
     """Lets the actors play with parameters of version 0. Returns a function that gives the next unroll, and an event
     that is set when a loop ends.
     """
     self.faults = []
     agent = dataclasses.replace(impala.IMPALA, network=make_agent)
     host.make_pool(agent.maker(host, [_SOUND], config), config.unroll_length, 1,
-                   self.faults.append, config.barrier, work=work)
+                   self.faults.append, config.barrier)
     learned = impala.IMPALA.maker(host, [_SOUND], config)().acting_variables
     parameters = parameters_lib.ParameterSnapshot(inference.specs(learned))
-    self.publish = lambda version: parameters.publish(version, [variable.read_value() for variable in learned])
-    self.publish(0)
+    parameters.publish(0, [variable.read_value() for variable in learned])
     self.queue = unroll_queue.UnrollQueue(
         host.pool.unroll_spec, 1, tf.nest.map_structure(lambda spec: False, host.pool.unroll_spec))
     self.addCleanup(self.queue.close)
@@ -234,18 +233,6 @@ class ActorHostTest(parameterized.TestCase):
     self.assertTrue(ended.wait(waiting.PATIENCE_SECONDS))
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'the queue is on fire'):
       host.check()
-
-  def test_regression_workers_that_learn_begin_anew_with_the_latest_parameters(self):
-    """The actor of a failed worker kept the parameters of the unroll that was lost."""
-    host = self._host(num_environments=1, num_environment_workers=1)
-    config = dataclasses.replace(_CONFIG, unroll_length=5000)
-    next_unroll, _ = self._start(host, config=config, work=lambda agent, unroll: unroll)
-    waiting.wait_until(lambda: host.pool.statistics().steps > 100)
-    psutil.Process(host._workers.process_ids()[0]).kill()  # Almost always in the first unroll.
-    self.publish(7)
-    while int((unroll := next_unroll()).stream_id) % 2**20 == 0:  # The number of the stream in this host.
-      pass
-    np.testing.assert_array_equal(unroll.parameter_version[1:], 7)
 
   def test_environments_that_cannot_be_kept_alive(self):
     host = self._host([faulty_environments.level(faulty_environments.Raising)], num_environment_workers=1)

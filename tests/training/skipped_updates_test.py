@@ -58,6 +58,18 @@ class SkippedUpdatesTest(absltest.TestCase):
     with self.assertRaisesRegex(errors.UserError, '^update 1,007: loss/total was not finite, for the 10th time in a '):
       self._add(skipped)
 
+  def test_a_member_of_a_population_goes_on_unless_an_environment_is_at_fault(self):
+    skipped = self._make(is_member=True)
+    for _ in range(11):
+      self._add(skipped)
+    self.assertEqual(self.said, ['an update was skipped: loss/total was not finite. The member goes on: it can still '
+                                 'copy another member'])
+    environment = self.unroll.environment_output
+    unroll = self.unroll._replace(
+        environment_output=environment._replace(reward=tf.fill(environment.reward.shape, np.nan)))
+    with self.assertRaisesRegex(errors.UserError, 'for the 12th time in a row; .*that are not finite numbers'):
+      self._add(skipped, unroll=unroll)
+
   def test_the_environments_at_fault_are_named(self):
     environment = self.unroll.environment_output
     reward = environment.reward.numpy()
