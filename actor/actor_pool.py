@@ -318,11 +318,15 @@ def _pack(spec, tensors, prefix):
 
 
 def endless(body):
-  """Makes a function that runs `body`, in a graph, again and again."""
+  """Makes a function that runs `body`, in a graph, again and again. It runs on the CPU where `body` names no device.
+
+  TensorFlow would put it on a GPU, if there is one. Each number would then wait for the learner's kernels there.
+  """
   @tf.function(autograph=False)
   def loop():
     def run(count):
       body()
       return [count + 1]
-    tf.while_loop(lambda count: True, run, [tf.constant(0, tf.int64)], parallel_iterations=1)
+    with tf.device('/CPU:0'):
+      tf.while_loop(lambda count: True, run, [tf.constant(0, tf.int64)], parallel_iterations=1)
   return loop

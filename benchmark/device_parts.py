@@ -285,7 +285,7 @@ def trace(device, settings, seconds, folder):
   """Writes a profile of a learner's steps to a folder, for TensorBoard.
 
   Returns:
-    'updates', 'seconds': what was profiled. 'card_busy': see `busy_seconds`, as a share; None for a CPU.
+    'updates', 'seconds': what was profiled. 'card_busy': see `busy_seconds`, as a share.
   """
   card = begin(device)
   import tensorflow as tf
@@ -303,15 +303,19 @@ def trace(device, settings, seconds, folder):
   newest = max(pathlib.Path(folder).glob('plugins/profile/*/*.xplane.pb'), key=lambda path: path.stat().st_mtime)
   messages: Any = xplane_pb2  # The type checker does not see what is in it.
   busy = busy_seconds(messages.XSpace.FromString(newest.read_bytes()))
-  return {'updates': updates, 'seconds': elapsed, 'card_busy': None if device == 'cpu' else busy / elapsed}
+  return {'updates': updates, 'seconds': elapsed, 'card_busy': None if busy is None else busy / elapsed}
 
 
-def busy_seconds(space) -> float:
+def busy_seconds(space) -> float | None:
   """Returns the time in which the first card did something, from a profile. Work that overlaps counts once.
 
   Args:
     space: an XSpace.
+  Returns:
+    The seconds; None if the profile has no card. In a container, the profiler may not be allowed to see it.
   """
+  if not any(plane.name == '/device:GPU:0' for plane in space.planes):
+    return None
   spans = sorted(
       (begin_ps, begin_ps + event.duration_ps) for plane in space.planes if plane.name == '/device:GPU:0'
       for line in plane.lines if line.name.startswith('Stream')  # The other lines group the same work in other ways.

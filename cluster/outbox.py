@@ -41,7 +41,9 @@ class Lane:
     """
     take = self._takers[max(1, min(self._queue.size(), self._largest_block)) - 1]
     try:
-      return [[_array(tensor) for tensor in unroll] for unroll in take()]
+      with tf.device('/CPU:0'):  # Where there is a GPU, the function's results would be copied to it.
+        taken = take()
+      return [[_array(tensor) for tensor in unroll] for unroll in taken]
     except tf.errors.OutOfRangeError:
       return None
 

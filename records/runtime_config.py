@@ -38,8 +38,8 @@ class RuntimeConfig:
       'Unrolls of the next batch, and unrolls that actors have just finished, do not count. Released code of IMPALA.',
       at_least=1, at_most=100_000)
   synchronous: bool = setting(
-      False, 'Let environments, inference and learning take turns, so that the seed determines a run that is not '
-      'interrupted. This is slower. Ours.')
+      False, 'Let environments, inference and learning take turns, so that the seed determines a run on a CPU '
+      'that is not interrupted. This is slower. Ours.')
   seed: int = setting(
       1, 'Seed of the initial weights, the actions, the samples of a replay and the environments.', at_least=0,
       at_most=settings.MAX_SEED)

@@ -368,8 +368,8 @@ class Trainer:
   def _read_results(self):
     """Waits for the last update, and reads its results if that has not been done.
 
-    A GPU computes an update while Python goes on. If the results were read at once, it would then wait for Python. So
-    they are read when the next update has begun, or when they are needed.
+    If the results were read at once, a GPU would then wait for Python. So they are read when the next update has begun,
+    or when they are needed.
     """
     unread, self._unread = self._unread, None
     self._read(unread)

@@ -166,6 +166,12 @@ class ActorPoolTest(parameterized.TestCase):
       with self.assertRaisesRegex(tf.errors.CancelledError, 'ActorPool is closed: that is all'):
         played.pool.complete_batch(batch.id, 1, *pool_testing.policy(batch, 1))
 
+  def test_loops_run_on_the_cpu(self):
+    """A sum of two ids would be computed on a GPU, and wait for the learner's kernels there."""
+    devices = []
+    actor_pool.endless(lambda: devices.append((tf.random.uniform([]) + 1.).device)).get_concrete_function()
+    self.assertEqual(set(devices), {'/device:CPU:0'})
+
   def test_close_ends_every_wait(self):
     with pool_testing.PlayedPool([{}], 1, unroll_length=1000) as played:
       played.pool.start()

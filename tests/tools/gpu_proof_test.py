@@ -122,6 +122,7 @@ class GpuProofTest(absltest.TestCase):
 
   def test_work_that_overlaps_counts_once(self):
     space = xplane_pb2.XSpace()
+    self.assertIsNone(device_parts.busy_seconds(space))
     for plane, line, spans in (('/device:GPU:0', 'Stream #7', [(0, 3), (1, 1), (10, 2)]),
                                ('/device:GPU:0', 'Stream #8', [(2, 2), (11, 4)]),
                                ('/device:GPU:0', 'XLA Modules', [(0, 100)]), ('/host:CPU', 'Stream #1', [(0, 100)])):
