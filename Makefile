@@ -20,6 +20,8 @@ endif
 # still points to the old folder and must be made again.
 INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)$(if $(GPU),-gpu)
 LIBRARIES := ops/_ops.so environments/_pixels.so
+# The name contains a checksum of the C++ sources. Their times do not tell: copied sources may be older than a library.
+BUILT := $(VENV)/built-$(shell cat $(sort $(wildcard */cc/*.cc */cc/*.h)) ops/sources.py 2>/dev/null | cksum | cut -d " " -f 1)
 LINTERS := $(INSTALLED)-lint
 SPHINX := $(INSTALLED)-docs
 TASKS := $(INSTALLED)-evidence
@@ -95,10 +97,13 @@ $(INSTALLED): $(REQUIREMENTS) | $(PYTHON)
 	@$(PYTHON) -m compileall -qq -j 0 -x 'site-packages/(keras|pip|pygments)/|/tests/' $(VENV)/lib || true
 	@touch $@
 
-$(LIBRARIES) &: setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALLED)
+$(LIBRARIES) &: setup.py pyproject.toml $(BUILT) $(INSTALLED)
 	@echo 'setup: building the C++ libraries and linking this folder into $(VENV) as scalable_agents'
 	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $(LIBRARIES)
+
+$(BUILT): | $(PYTHON)
+	@rm -f $(VENV)/built-* && touch $@
 
 $(SOURCE): | $(PYTHON)
 	@mkdir -p $(@D) && ln -sfn ../.. $@
@@ -109,10 +114,12 @@ train: ready  ## Trains IMPALA on Pong and evaluates it. Options: AGENT=r2d2 LOG
 	@echo 'all metrics:          $(VENV)/bin/tensorboard --logdir="$(LOGDIR)"'
 	@echo "runs beside others:   $(PYTHON) -m scalable_agents compare_runs --runs='$$(dirname '$(LOGDIR)')/*'"
 
+# Bazel keeps the results of tests. It does not see the packages in .venv, so they are named in a variable of the tests.
 test: packages $(INSTALLED)  ## Runs every test. To run those of one folder: make test TESTS=//tests/learner/...
 	@command -v bazel >/dev/null || { echo 'test: no Bazel; `make setup` says how to install it' >&2; exit 1; }
 	@events=$$(mktemp); trap 'rm -f "$$events"' EXIT; \
-	bazel test --keep_going --build_event_json_file="$$events" $(TESTS); \
+	bazel test --keep_going --build_event_json_file="$$events" $(TESTS) --test_env=INSTALLED_PACKAGES="$$( \
+	  { $(PYTHON) --version; $(PYTHON) -m pip freeze --exclude-editable; } | cksum)"; \
 	$(PYTHON) tools/test_summary.py "$$events"
 
 $(LINTERS): requirements-lint.txt $(INSTALLED)
@@ -134,8 +141,8 @@ $(SPHINX): requirements-docs.txt $(INSTALLED)
 	@touch $@
 
 docs: $(SPHINX) $(LIBRARIES)  ## Builds the site of the documentation in build/site. A warning is an error.
-	@rm -rf $(SITE)
-	@$(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going docs $(SITE)
+	@rm -rf $(SITE) build/doctrees
+	@$(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going --doctree-dir build/doctrees docs $(SITE)
 	@echo 'docs: $(SITE)/index.html'
 
 links: $(SPHINX) $(LIBRARIES)  ## Checks that the links of the documentation to other sites work. It needs the internet.

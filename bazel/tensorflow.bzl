@@ -67,8 +67,12 @@ def _tensorflow_configure(repository_ctx):
 
     # Bazel's files take precedence over an editable install, but an installed copy would be imported in their place.
     if copy:
-        fail("%s would import the copy %s instead of this workspace; run `%s -m pip install --editable %s`." %
-             (python, copy, python, root))
+        is_ours = str(python).startswith(str(root) + "/")
+        fail("%s would import the copy %s instead of this workspace; run `%s`." % (
+            python,
+            copy,
+            "make setup" if is_ours else "%s -m pip install --editable %s" % (python, root),
+        ))
     repository_ctx.symlink(include, "include")
     repository_ctx.symlink(lib, "lib")
     repository_ctx.file("BUILD", _BUILD.format(

@@ -43,7 +43,7 @@ _MISSING_LIBRARY = re.compile(r'([^\s"/]+\.so[.\d]*)"?(?:: cannot open shared ob
 _PACKAGES = {'libOSMesa.so.8': 'libosmesa6', 'libEGL.so.1': 'libegl1', 'libGL.so.1': 'libgl1',
              'libSDL2-2.0.so.0': 'libsdl2-2.0-0'}  # Debian packages.
 _STDERR = 2  # The file descriptor of stderr.
-_HOLD_OUT_SEED = 0x600D5EED  # Selects the upper half of the engine's seeds, so that no test episode occurs in training.
+_HOLD_OUT_SEED = 0x600D5EED  # The upper 32 bits of the engine's seeds, so that no seed of a test occurs in training.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class DmlabSettings:
   renderer: str = 'software'  # 'software' or 'hardware', which needs EGL.
   level_cache: str = ''       # folder for compiled maps, which processes can share; '': none.
   dataset_path: str = ''      # folder with the images of Brady, Konkle et al. 2008, or DUMMY_DATASET; '': none.
-  hold_out: bool = False      # for evaluations: allows held-out levels. No episode of an evaluation occurs in training.
+  hold_out: bool = False      # for evaluations: allows held-out levels, and plays seeds that do not occur in training.
 
   def __post_init__(self):
     for name in ('width', 'height'):

@@ -164,7 +164,7 @@ class FinishedLevels:
     """
     self._file = run_directory.path(logdir, run_directory.EVALUATION_UNFINISHED)
     decisive = {part: settings and {name: value for name, value in settings.items()
-                                    if name not in free or value == dmlab.DUMMY_DATASET}
+                                    if name not in free or (name, value) == ('dataset_path', dmlab.DUMMY_DATASET)}
                 for part, settings in protocol.items()}
     self._of = identity | {'protocol': decisive}
     self.results = {}

@@ -29,8 +29,9 @@ class Protocol:
                           choices=dmlab.RENDERERS)
   level_cache: str = setting(
       '', 'Folder for compiled maps, which several programs can share. If it has the map of an episode, the episode '
-      'begins within half a second, else after several seconds. Except on two language levels, maps occur again only '
-      'in runs and evaluations with the same seed. Default: no folder.', free=True)
+      'begins within half a second, else after several seconds. Maps of the skymaze levels, and of language levels, '
+      'occur again within a long run; those of other levels only in runs and evaluations with the same seed. '
+      'Default: no folder.', free=True)
   dataset_path: str = setting(
       '', 'Folder with the images of Brady, Konkle et al. 2008, 0001.png to 2400.png, which two levels of psychlab '
       'need. dummy selects plain colours instead.', free=True,
@@ -72,5 +73,5 @@ class Protocol:
     """
     paths = {name: path and run_flags.user_path(path)
              for name, path in (('level_cache', self.level_cache), ('dataset_path', self.dataset_path))
-             if path != dmlab.DUMMY_DATASET}
+             if (name, path) != ('dataset_path', dmlab.DUMMY_DATASET)}
     return {'dmlab': dataclasses.asdict(self) | paths | {'hold_out': not training}}

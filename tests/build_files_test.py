@@ -93,6 +93,12 @@ class BuildFilesTest(parameterized.TestCase):
     found = faults(files, builds)
     self.assertMultiLineEqual('\n'.join(found), '')
 
+  def test_every_test_of_the_core_runs(self):
+    builds = source_tree.texts('BUILD')
+    for path in source_tree.texts('*_test.cc'):
+      folder, file = path.rsplit('/', 1)
+      self.assertIn(f'"{file.removesuffix(".cc")}', builds[f'{folder}/BUILD'], path)
+
   def test_rules_are_loaded(self):
     builds = source_tree.texts('BUILD') | {
         name: (source_tree.ROOT / name).read_text() for name in ('BUILD', 'bazel/cc.bzl', 'bazel/python.bzl')}

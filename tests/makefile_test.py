@@ -50,6 +50,17 @@ class MakefileTest(absltest.TestCase):
     self.assertIn('setup: .venv has Python 3.10.2, perhaps without pip; want pip and Python 3.11, 3.12 or 3.13: '
                   'remove .venv and run make setup again', done.stderr)
 
+  def test_libraries_are_built_again_where_a_source_has_changed_whatever_its_time(self):
+    done, folder = self._make('ops/_ops.so', **{f'../{name}': '#!/bin/sh\n' for name in (
+        '.venv/bin/python', 'setup.py', 'pyproject.toml', 'ops/cc/ops.cc', 'environments/pixels.py')})
+    make = lambda: subprocess.run(['make', 'ops/_ops.so'], cwd=folder, text=True, capture_output=True, check=True).stdout
+    self.assertIn('building the C++ libraries', done.stdout)
+    self.assertNotIn('building the C++ libraries', make())
+    source = folder / 'ops/cc/ops.cc'
+    source.write_text('int changed;\n', encoding='utf-8')
+    os.utime(source, (0, 0))
+    self.assertIn('building the C++ libraries', make())
+
   def test_bazel_is_installed_only_for_setup_and_test(self):
     for target, wanted in (('setup', 'packages --bazel\n'), ('test', 'packages --bazel\n'), ('train', 'packages\n'),
                            ('benchmark', 'packages\n')):

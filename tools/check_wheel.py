@@ -31,7 +31,7 @@ def _install(wheel, python, folder):
   else:
     own, = (folder / 'lib').glob('python*/site-packages')
     (own / 'borrowed.pth').write_text(sysconfig.get_paths()['purelib'] + '\n', encoding='utf-8')
-    subprocess.run([*pip, '--no-deps', '--no-index', wheel], check=True)
+    subprocess.run([*pip, '--no-deps', '--no-index', '--force-reinstall', wheel], check=True)
   return programs
 
 

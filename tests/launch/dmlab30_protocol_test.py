@@ -29,8 +29,9 @@ class ProtocolTest(parameterized.TestCase):
     self.assertEqual(got, {
         'action_repeats': 2, 'action_set': 'popart', 'renderer': 'hardware', 'hold_out': False,
         'level_cache': os.path.join(folder, 'maps'), 'dataset_path': os.path.join(folder, 'images')})
-    dummy = dmlab30_protocol.Protocol(dataset_path='dummy').environments(('rooms_watermaze',), training=True)
-    self.assertEqual(dummy['dmlab']['dataset_path'], 'dummy')
+    dummy = dmlab30_protocol.Protocol(dataset_path='dummy', level_cache='dummy')
+    got = dummy.environments(('rooms_watermaze',), training=True)['dmlab']
+    self.assertEqual((got['dataset_path'], got['level_cache']), ('dummy', os.path.join(os.getcwd(), 'dummy')))
 
   @parameterized.parameters(
       ('action_repeats', 0, '--action_repeats=0: want a whole number from 1 to 1000'),
