@@ -53,7 +53,8 @@ class MakefileTest(absltest.TestCase):
   def test_libraries_are_built_again_where_a_source_has_changed_whatever_its_time(self):
     done, folder = self._make('ops/_ops.so', **{f'../{name}': '#!/bin/sh\n' for name in (
         '.venv/bin/python', 'setup.py', 'pyproject.toml', 'ops/cc/ops.cc', 'environments/pixels.py')})
-    make = lambda: subprocess.run(['make', 'ops/_ops.so'], cwd=folder, text=True, capture_output=True, check=True).stdout
+    make = lambda: subprocess.run(
+        ['make', 'ops/_ops.so'], cwd=folder, text=True, capture_output=True, check=True).stdout
     self.assertIn('building the C++ libraries', done.stdout)
     self.assertNotIn('building the C++ libraries', make())
     source = folder / 'ops/cc/ops.cc'
