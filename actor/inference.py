@@ -25,7 +25,7 @@ class PolicyError(Exception):
       version: the version of the parameters: the number of updates before, skipped ones included.
     """
     super().__init__(f"the agent's outputs are not finite with the parameters of update {version:,}: the training "
-                     'has diverged, or an observation is huge; try a lower --learning_rate')
+                     'has diverged, or an observation is huge')
 
 
 class Actors(NamedTuple):

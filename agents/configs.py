@@ -55,7 +55,7 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       'more. On Breakout, IMPALA learns several times faster then.')
   use_lstm: bool = setting(
       False, 'Add an LSTM of 256 units after the torso. Its inputs include the last reward and the last action. The '
-      'paper uses none on Atari.')
+      'IMPALA paper uses none on Atari.')
   lstm_precision: str = setting(
       'float32', "Data type of the LSTM's matrix products: float32, bfloat16, or auto, the faster one of the two on "
       'the device that computes. The state and the gates are always float32. Ours.', choices=_PRECISIONS)
@@ -65,8 +65,8 @@ class ActorCriticConfig(runtime_config.RuntimeConfig):
       20, 'Agent steps per unroll. IMPALA: 20 on Atari (table G.1), 100 on DMLab (table D.3). LASER: 19 and 79 '
       '(section 5.1).', at_least=1, at_most=100_000)
   batch_size: int = setting(
-      32, 'Unrolls per update. IMPALA: 32 (tables 1 and G.1). LASER on Atari: 160 (section 5.1).', at_least=1,
-      at_most=10_000)
+      32, 'Unrolls per update of each learner. IMPALA: 32 (tables 1 and G.1). LASER on Atari: 160 (section 5.1).',
+      at_least=1, at_most=10_000)
   discount: float = setting(
       0.99, 'Discount per agent step (gamma). IMPALA: 0.99 (tables D.3 and G.1). LASER on Atari: 0.995 (section 5.1).',
       at_least=0, at_most=1)
@@ -145,8 +145,8 @@ class ImpalaConfig(ActorCriticConfig):
 
   # The replay.
   replay_share: float = setting(
-      0., "Share of each batch's unrolls that are drawn from a replay, uniformly. Section 5.2.2 has 0.5.", at_least=0,
-      less_than=1)
+      0., "Share of each batch's unrolls that are drawn from a replay, uniformly. IMPALA, section 5.2.2: 0.5.",
+      at_least=0, less_than=1)
   replay_capacity: int = setting(
       1_000_000, 'Capacity of the replay, in agent steps: 10,000 unrolls of 100 steps in table D.3. The oldest unrolls '
       'leave it first.', at_least=1, at_most=settings.MAX_FRAMES)
@@ -260,10 +260,10 @@ class R2d2Config(runtime_config.RuntimeConfig):
       'Ape-X (Horgan et al. 2018), to which the paper refers.', at_least=0, at_most=1)
   epsilon_exponent: float = setting(7., 'See epsilon_base. Ape-X.', at_least=0, at_most=1000)
   num_actors: int = setting(
-      0, 'Number N of actors in the whole cluster. Each process takes its share of the N epsilons; for each epsilon to '
-      'have one actor, train on one level, and give each actor host a --task and the same number of actors. 0: each '
-      'process spreads its own actors of a level evenly over the whole range. If a level has only one, its epsilon is '
-      'fixed: 0.4 with one environment.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
+      0, 'Number N of actors in the whole cluster. Table 2: 256. Each process takes its share of the N epsilons; for '
+      'each epsilon to have one actor, train on one level, and give each actor host a --task and the same number of '
+      'actors. 0: each process spreads its own actors of a level evenly over the whole range. If a level has only one, '
+      'its epsilon is fixed: 0.4 with one environment.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
 
   # Sequences.
   burn_in: int = setting(
@@ -306,7 +306,7 @@ class R2d2Config(runtime_config.RuntimeConfig):
 
   # The loss.
   unroll_length: int = setting(40, 'Agent steps that an actor sends at once. Ours.', at_least=1, at_most=_MAX_STEPS)
-  batch_size: int = setting(64, 'Sequences per update. Table 2.', at_least=1, at_most=10_000)
+  batch_size: int = setting(64, 'Sequences per update of each learner. Table 2.', at_least=1, at_most=10_000)
   discount: float = setting(0.997, 'Discount per agent step (gamma). Table 2.', at_least=0, at_most=1)
   n_step: int = setting(5, 'Steps of the n-step targets. Section 2.3.', at_least=1, at_most=_MAX_STEPS)
   value_rescaling: bool = setting(

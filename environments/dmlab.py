@@ -221,8 +221,8 @@ def _missing(level, reason):
   return ImportError(
       f'{level}: DeepMind Lab, the 3D game of DMLab-30, is not installed ({reason}). No package index has it: build '
       'its wheel from source as its own documentation says (https://github.com/google-deepmind/lab, target '
-      '//python/pip_package:build_pip_package) and install the wheel with pip. It needs Python 3.11 or older. To try '
-      'the agent without DeepMind Lab: --level_name=catch')
+      '//python/pip_package:build_pip_package) and install the wheel with pip. That wheel needs Python 3.11 or '
+      'older; `scalable-agents doctor` names a way with 3.13. To train without DeepMind Lab: --level_name=catch')
 
 
 def _connect(connect, level, renderer):

@@ -185,7 +185,7 @@ class ReplayPort:
         replay.restore(contents)
         self._saved = restored = replay.statistics()
         self._say(f'{restored.steps:,} agent steps restored from {self._directory.logdir}')
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
       raise run_directory.RunDirectoryError(
           f'{self._directory.logdir}: the replay cannot be restored ({error}): remove {_CONTENTS} and '
           f'{_CONTRACT} there to begin with an empty replay, or choose another --logdir') from error
@@ -198,7 +198,10 @@ class ReplayPort:
     except (LookupError, TypeError, ValueError, OverflowError, tf.errors.OpError) as error:
       reason = messages.one_line(getattr(error, 'message', str(error)))
       raise ValueError(f'its contract describes no replay: {type(error).__name__}: {reason}') from error
-    memory.check_replay(needed * capacity, capacity, 'agent steps')
+    try:
+      memory.check_replay(needed * capacity, capacity, 'agent steps')
+    except errors.UserError as error:
+      raise errors.UserError(f"the agents' {error}, with another --logdir of the agents and of this replay") from error
     self._contract = contract
     self._replay = replay
     return replay

@@ -28,8 +28,8 @@ class Protocol:
       at_most=settings.MAX_ACTION_REPEATS)
   noop_max: int = setting(
       atari57.SUITE.noop_max,
-      'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. IMPALA: 30 (section '
-      '5.3.2). LASER: 37 (appendix D).',
+      'An episode starts with 1 to this many no-op actions of one frame each, drawn uniformly; 0 for none. IMPALA: 30 '
+      '(section 5.3.2). LASER: 37 (appendix D).',
       at_least=0, at_most=_MAX_NOOPS)
   episode_end_on_life_loss: bool = setting(
       True, 'In training, the loss of a life has discount 0, as if the episode ended. IMPALA: yes (table '
@@ -55,7 +55,8 @@ class Protocol:
     """
     for level in levels:
       if level in dmlab.LEVELS:
-        raise ValueError(f'--level_name: {level} is a level of DeepMind Lab, whose programs end in _dmlab30')
+        raise ValueError(f'--level_name: {level} is a level of DeepMind Lab, whose programs end in _dmlab30. An agent '
+                         'of your own needs a preset with its protocol (docs/agents.md)')
     settings.check(self)
     try:
       atari.AtariSettings(**self.environments(levels, training=True)['atari'])

@@ -80,12 +80,13 @@ def main(preset: preset_lib.Preset, agent: definition.Definition) -> int:
     # The second message is that of a copy to a card that is full.
     if isinstance(error, tf.errors.InternalError) and 'Dst tensor is not initialized' not in error.message:
       raise
-    sizes = [f'--{name}' for name in ('replay_capacity', 'batch_size', 'unroll_length', 'queue_size')
-             if hasattr(job.config, name)]
+    sizes = ', '.join(f'--{name}' for name in ('replay_capacity', 'batch_size', 'unroll_length', 'queue_size')
+                      if hasattr(job.config, name))
+    learns = job.run.mode == 'train' and job.cluster.job_name != 'actor'
+    also = f', or begin another run (--logdir) with a smaller {sizes}' if learns else ''
     # TensorFlow's message of an error in a function has the function's Python lines.
     said = messages.one_line(messages.op_message(error.message) or error.message)
-    raise errors.UserError(f'memory is used up ({said}): choose a smaller {", ".join(sizes)} or '
-                           '--num_environments') from error
+    raise errors.UserError(f'memory is used up ({said}): choose a smaller --num_environments{also}') from error
 
 
 def _check(job):
@@ -116,7 +117,9 @@ def _read_flags(preset, agent) -> definition.Job:
     # The run directory belongs to the first learner. Each other learner has its own: machines may not share a disk.
     run_settings = dataclasses.replace(run_settings, logdir=f'{run_settings.logdir}_learner_{cluster.task}')
   if run_settings.mode == 'test':
-    stored = run_directory.read_config(run_settings.logdir)['flags']
+    of_run = run_directory.read_config(run_settings.logdir)
+    run_directory.check_agent(run_settings.logdir, of_run, agent.name)  # Before its flags, which another one lacks.
+    stored = of_run['flags']
     for part in (agent.config, type(preset.protocol), population_config.PopulationConfig,
                  cluster_config.ClusterConfig):
       run_flags.check_stored(part, stored, run_directory.path(run_settings.logdir, run_directory.CONFIG))

@@ -85,8 +85,7 @@ def why_unused() -> str:
   elif not tf.test.is_built_with_cuda():
     reason = f"this TensorFlow is built without CUDA; pip install 'tensorflow[and-cuda]=={tf.__version__}'"
   else:
-    reason = ('TensorFlow cannot use it; tensorflow.log in the run directory says why, and `scalable-agents doctor` '
-              'may know')
+    reason = 'TensorFlow cannot use it; its log, and `scalable-agents doctor`, may say why'
   return f'the {models[0]} of this machine is not used: {reason}'
 
 

@@ -17,6 +17,7 @@ from a copy in memory. That copy is also complete when another process deletes t
 from collections.abc import Iterator, Mapping
 from concurrent import futures
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -39,6 +40,8 @@ _numbers_in_memory = itertools.count()
 # What reading damaged files raises, and what objects raise if their value is missing or has another shape.
 _DAMAGED = (tf.errors.OpError, IndexError, message.DecodeError, OSError)
 _OTHER_OBJECTS = (ValueError, AssertionError)
+# Of an OSError: the files may be good, and must not be deleted.
+_NOT_DAMAGE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class CheckpointError(run_directory.RunDirectoryError):
@@ -144,8 +147,13 @@ class Checkpointer:
           with run_directory.opened(f'{path}.{suffix}') as here:
             there = f'{path}.{suffix}'
             beside.restore(here)
-    except (*_DAMAGED, *_OTHER_OBJECTS) as error:
+    except (*_DAMAGED, *_OTHER_OBJECTS, MemoryError) as error:
+      if isinstance(error, OSError) and error.errno in _NOT_DAMAGE:
+        raise CheckpointError(f'checkpoint {path} cannot be read ({explain(error).replace(here, there)}): correct '
+                              'this, and start again') from error
       fault, advice = 'is damaged', self._advice(path)
+      if isinstance(error, MemoryError):
+        fault, advice = 'does not fit into memory', 'free some, or use a larger machine'
       if isinstance(error, _OTHER_OBJECTS):
         fault = 'does not fit this network, optimiser or levels'
         advice = 'use the flags and the version it was made with, or choose another --logdir'
@@ -236,7 +244,8 @@ class Checkpointer:
     except (tf.errors.OpError, OSError) as error:
       reason = explain(error).replace(here, self._directory)
       raise CheckpointError(f'{self._directory}: a checkpoint could not be written ({reason}): free disk space or '
-                            'correct its permissions, and start again to continue from the latest one') from error
+                            'memory, or correct its permissions, and start again to continue from the latest '
+                            'one') from error
     return os.path.join(self._directory, name)
 
   def _write_beside(self, directory: str, name: str) -> dict[str, str]:

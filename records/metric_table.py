@@ -60,7 +60,8 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
         'policy_lag': Metric('updates', 'updates between the parameters that chose an action and the update that '
                              'learned from it. With --shared_replay it means nothing, because agents count their own '
                              'updates'),
-        'value': Metric('', 'R2D2: mean Q-value of the trained steps, rescaled as the network has it'),
+        'value': Metric('', 'R2D2: mean Q-value of the trained steps, over all actions, rescaled as the network '
+                        'has it'),
         'priority': Metric('', 'R2D2: mean new priority of the sampled sequences'),
         'replay_age': Metric('batches', 'R2D2: batches sampled since a sampled sequence was inserted, on average'),
         'delta_q/first': Metric('', 'R2D2 with --measure_delta_q: the discrepancy of Q-values (section 3) at the first '
@@ -73,9 +74,9 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
         'value_loss/unnormalized/LEVEL': Metric('rewards squared', 'PopArt: the same with un-normalised values'),
         'rejected/online': Metric('share', 'LASER: new steps that the trust region leaves out'),
         'rejected/replayed': Metric('share', 'LASER: replayed steps that the trust region leaves out'),
-        'relevance/online': Metric('', "LASER: mean of the divergence that is compared with the trust region's "
+        'relevance/online': Metric('nats', "LASER: mean of the divergence that is compared with the trust region's "
                                    'threshold, of new steps'),
-        'relevance/replayed': Metric('', 'the same of replayed steps'),
+        'relevance/replayed': Metric('nats', 'the same of replayed steps'),
     },
     'Where the time goes': {
         'bottleneck': Metric(TEXT, 'the part that was busy for the largest share of the time: environments, inference, '
@@ -115,7 +116,8 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
                                   'did, since the run began'),
         'unrolls_late': Metric('unrolls', 'unrolls that arrived after a later one of the same stream, or twice. They '
                                'are not used'),
-        'actor_hosts': Metric('processes', 'actor hosts that have reported in the last 20 seconds'),
+        'actor_hosts': Metric('processes', 'actor hosts of this learner that have reported in the last 20 seconds. '
+                              'Those of other learners are in LOGDIR_learner_1 and so on'),
         'actor/HOST/frames_per_second': Metric('environment frames per second', 'frames that this host plays'),
         'actor/HOST/megabytes_per_second': Metric('MB/s', 'unrolls that it sends plus parameters that it fetches'),
         'actor/HOST/policy_lag': Metric('updates', 'mean age of the parameters that its unrolls were played with'),
@@ -125,7 +127,9 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
                                           'have arrived'),
     },
     'A population': {
-        'fitness': Metric('', 'the last measured fitness of this member'),
+        'fitness': Metric('points', 'the last measured fitness of this member: its mean capped human-normalised '
+                          'score in %. On one level it is not capped, and without human scores it is 100 times the '
+                          'mean return'),
         'entropy_cost': Metric('', 'its present value, if populations tune it'),
         'rmsprop_epsilon': Metric('', 'its present value, if populations tune it'),
         'adam_epsilon': Metric('', 'its present value, if populations tune it'),

@@ -62,7 +62,7 @@ _MAX_NAME_BYTES = 255    # The longest name of a file on common file systems.
 _MAX_PATH_BYTES = 3_800  # Linux takes paths of 4,095 bytes; this leaves room for the files in the directory.
 _UNFIT_CATEGORIES = frozenset({'Cc', 'Cs', 'Zl', 'Zp'})  # Control characters, line breaks, bytes that are not UTF-8.
 _OPEN_DIRECTORY = re.compile(r'/proc/\d+/fd/\d+')
-_AGAIN = 'put the file back, or choose another --logdir'
+_AGAIN = 'put the file back, or use another run'
 _Content = TypeVar('_Content')
 
 
@@ -323,7 +323,7 @@ def command_of(config: Mapping[str, Any], without: Collection[str] = ()) -> list
 
 def no_run(logdir: str) -> str:
   """Returns the message about a directory without a run."""
-  return f'{logdir}: no run has been started there (it has no {CONFIG}): give the --logdir of a run'
+  return f'{logdir}: no run has been started there (it has no {CONFIG}): give the directory of a run'
 
 
 def _check_same(logdir, config, free, agent, defaults):
@@ -332,13 +332,18 @@ def _check_same(logdir, config, free, agent, defaults):
   The arguments are those of `open_run`.
   """
   stored = read_config(logdir)
-  if agent and (stored.get('agent') or agent) != agent:
-    raise RunDirectoryError(f'{logdir} is a run of another agent, {settings.shown(stored["agent"])}: use its program, '
-                            'or another --logdir')
+  check_agent(logdir, stored, agent)
   differing = settings.differences(stored['flags'], config, free, defaults or {})
   if differing:
     raise RunDirectoryError(f'{logdir} belongs to another configuration: {"; ".join(differing)}. '
                             'Use the same flags or another --logdir')
+
+
+def check_agent(logdir: str, stored: Mapping[str, Any], agent: str):
+  """Raises RunDirectoryError if a run, of which `stored` is the config.json, is of another agent. '' fits all runs."""
+  if agent and (stored.get('agent') or agent) != agent:
+    raise RunDirectoryError(f'{logdir} is a run of another agent, {settings.shown(stored["agent"])}: use its program, '
+                            'or another --logdir')
 
 
 def read_json(file: str, parse: Callable[[Any], _Content], again: str = _AGAIN) -> _Content | None:

@@ -155,8 +155,8 @@ class Replay:
 
     Raises:
       OSError: the file cannot be read, or is damaged.
-      ValueError: the file belongs to a replay with other arguments, or does not fit into memory. The unroll_length of
-        an EpisodeReplay may differ.
+      ValueError: the file belongs to a replay with other arguments. The unroll_length of an EpisodeReplay may differ.
+      MemoryError: the file does not fit into memory.
     """
     self._with_file('restore', path)
 
@@ -167,6 +167,6 @@ class Replay:
     except tf.errors.UnavailableError as error:
       raise OSError(messages.plain_message(error.message)) from error
     except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError) as error:
-      # A restore without memory: the file does not fit this machine. A save: the machine lacks it at the moment.
-      lacks_memory = operation == 'save' and isinstance(error, tf.errors.ResourceExhaustedError)
-      raise (OSError if lacks_memory else ValueError)(messages.plain_message(error.message)) from error
+      lacks_memory = isinstance(error, tf.errors.ResourceExhaustedError)
+      kind = ValueError if not lacks_memory else OSError if operation == 'save' else MemoryError
+      raise kind(messages.plain_message(error.message)) from error

@@ -44,8 +44,9 @@ class RunConfig:
   num_environments: settings.Count = setting(
       'auto', 'Number of environments that are stepped in parallel. auto: 32 per core, or 4 per core with levels of '
       'DeepMind Lab, and the same number for each level. A2C: always --batch_size, best a multiple of the number of '
-      'levels. A3C: auto is 32, or 7 per level with several levels. A learner with actor hosts may have 0.', at_least=0,
-      at_most=settings.MAX_ENVIRONMENTS)
+      'levels. A3C: auto is 32, or 7 per level with several levels. A learner with actor hosts may have 0. '
+      'The papers have 150 and 210 on DMLab-30 (IMPALA, section 5.3.1), and 256 (R2D2, table 2), on all machines.',
+      at_least=0, at_most=settings.MAX_ENVIRONMENTS)
   num_environment_workers: settings.Count = setting(
       'auto', 'Number of processes that step the environments. auto: one per core, or one per environment with levels '
       'of DeepMind Lab.', at_least=1, at_most=settings.MAX_PROCESSES)
@@ -75,7 +76,8 @@ class RunConfig:
       60.0, 'Seconds between two checkpoints. After a crash, training since the last checkpoint is lost.', more_than=0,
       at_most=settings.MAX_SECONDS)
   log_interval_seconds: float = setting(
-      5.0, 'Seconds between two rows of metrics.jsonl.', more_than=0, at_most=_MAX_LOG_INTERVAL_SECONDS)
+      5.0, 'Seconds between two rows of metrics.jsonl. With --synchronous, each update has a row.', more_than=0,
+      at_most=_MAX_LOG_INTERVAL_SECONDS)
   evaluation_interval: int = setting(
       0, 'Environment frames of training between two evaluations. 0: no evaluations during training. At the first '
       'checkpoint after each interval, and at the end, a process of the lowest priority plays the checkpoint as '

@@ -98,7 +98,8 @@ class SkippedUpdates:
       return 'The member goes on: it can still copy another member'
     if not self._at_fault:
       peers = '; first see whether another learner names a faulty environment' if self._have_peers else ''
-      how = ', for example with --reward_transform=abs_one' if hasattr(config, 'reward_transform') else ''
+      how = ', for example with --reward_transform=abs_one' if (
+          getattr(config, 'reward_transform', 'abs_one') != 'abs_one') else ''
       return f'Begin another run (--logdir) with a lower --learning_rate, or with smaller rewards{how}{peers}'
     names = [f'{self._levels[level]} ({self._actor_name(actor)})'
              for actor, (level, _) in sorted(self._at_fault.items())]

@@ -267,7 +267,8 @@ class Trainer:
       self._host.check()
       failure = None
     except inference.PolicyError as error:  # A checkpoint of this policy must not replace one that may be of use.
-      raise errors.UserError(f'{error}. {self._directory.logdir} keeps its last checkpoint') from error
+      advice = '' if self._member else ': begin another run (--logdir) with a lower --learning_rate'
+      raise errors.UserError(f'{error}. {self._directory.logdir} keeps its last checkpoint{advice}') from error
     except Exception as error:  # Raised below.
       failure = error
     is_undone = not self.has_learned and (failure or self._error)  # The run directory keeps nothing of the run.

@@ -461,6 +461,15 @@ class TestModeTest(parameterized.TestCase):
       _main('--mode=test', f'--logdir={logdir}')
     self.assertEqual(_files(logdir), before)
 
+  def test_regression_an_evaluation_with_another_agents_program_names_the_agent(self):
+    """It named flags that nobody had given."""
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    stored = dataclasses.asdict(configs.ImpalaConfig(level_name='catch'))
+    run_directory.open_run(logdir, stored, run_config.FREE_FLAGS, 'impala').close()
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} is a run of another agent, impala: use '):
+      training.run_in_this_process(r2d2.R2D2, configs.R2d2Config(), atari57_protocol.Protocol(), '--mode=test',
+                                   f'--logdir={logdir}')
+
   def test_a_directory_without_a_run_is_refused(self):
     logdir = os.path.join(self.create_tempdir().full_path, 'missing')
     with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir}.*config.json'):

@@ -69,7 +69,7 @@ class DevicesTest(parameterized.TestCase):
       (dict(CUDA_VISIBLE_DEVICES='-1'), True, True, 'CUDA_VISIBLE_DEVICES hides it; unset CUDA_VISIBLE_DEVICES'),
       ({}, False, True, "this TensorFlow is built without CUDA; pip install 'tensorflow.*and-cuda.*'"),
       ({}, True, False, 'TensorFlow has no CUDA libraries; (make setup GPU=1|.*pip install .*and-cuda.*)'),
-      ({}, True, True, 'TensorFlow cannot use it; tensorflow.log in the run directory says why, .*'))
+      ({}, True, True, 'TensorFlow cannot use it; its log, and .*, may say why'))
   def test_a_card_that_is_not_used_has_a_reason(self, variables, has_cuda, has_libraries, reason):
     self._put_card_in('NVIDIA GeForce RTX 3060')
     with mock.patch.dict(os.environ, variables), mock.patch.object(

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import threading
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -284,6 +285,19 @@ class BesideTest(_Case):
     self._items.is_required, self._items.lines = False, []
     self.assertTrue(self._checkpointer().restore())
     self.assertEmpty(self._items.lines)
+
+  @parameterized.parameters(
+      (OSError(errno.EIO, os.strerror(errno.EIO)), r'cannot be read \(.*Input/output error.*\): correct this, and start '
+       'again'),
+      (MemoryError('there is not enough memory'), r'does not fit into memory \(there is not enough memory\): add '
+       '--nosave_replay to go on with an empty replay, or free some, or use a larger machine'))
+  def test_regression_files_that_may_be_good_are_not_called_damaged(self, error, message):
+    """The advice was to delete them."""
+    self._items.lines = ['a']
+    self._checkpointer().save()
+    with mock.patch.object(_Items, 'restore', side_effect=error):
+      with self.assertRaisesRegex(checkpoint.CheckpointError, f'^checkpoint [^\n]*/ckpt-1 {message}$'):
+        self._restored()
 
   def test_a_folder_beside_a_checkpoint_that_had_none_is_refused(self):
     self._checkpointer().save()

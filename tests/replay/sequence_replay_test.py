@@ -331,7 +331,7 @@ class ReplayTest(parameterized.TestCase):
       with self.assertRaisesRegex(OSError, '^there is not enough memory$'):
         _make().save('unused')
     with mock.patch.object(replay_rows.ops, 'sequence_replay_restore', side_effect=error):
-      with self.assertRaisesRegex(ValueError, '^there is not enough memory$'):
+      with self.assertRaisesRegex(MemoryError, '^there is not enough memory$'):
         _make().restore('unused')
 
   @parameterized.parameters(
