@@ -97,7 +97,7 @@ def check_stored(config_class: type, stored: dict[str, Any], file: str):
   try:
     settings.check(config_class(**{name: stored[name] for name in names}))
   except ValueError as error:
-    raise errors.UserError(f'{file}: {error}: put the file back, or use another run') from error
+    raise errors.UserError(f'{file}: {error}: put the file back, or use another run directory') from error
 
 
 def present(names: Iterable[str], flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:

@@ -62,7 +62,7 @@ _MAX_NAME_BYTES = 255    # The longest name of a file on common file systems.
 _MAX_PATH_BYTES = 3_800  # Linux takes paths of 4,095 bytes; this leaves room for the files in the directory.
 _UNFIT_CATEGORIES = frozenset({'Cc', 'Cs', 'Zl', 'Zp'})  # Control characters, line breaks, bytes that are not UTF-8.
 _OPEN_DIRECTORY = re.compile(r'/proc/\d+/fd/\d+')
-_AGAIN = 'put the file back, or use another run'
+_AGAIN = 'put the file back, or use another run directory'
 _Content = TypeVar('_Content')
 
 

@@ -63,7 +63,7 @@ _CASES = {
         _make_run, ('--level_name=catch', '--batch_size=3', '--entropy_cost=0.5'),
         '{} belongs to another configuration: --batch_size .*32.* 3 .*--entropy_cost .*0.01.* 0.5 .*--torso .*'),
     'damaged_config': (
-        _with_half_of('config.json'), _FLAGS, '{}/config.json, line [0-9]+ is damaged .*choose another --logdir'),
+        _with_half_of('config.json'), _FLAGS, '{}/config.json, line [0-9]+ is damaged .*use another run directory'),
     'damaged_checkpoint': (
         _with_half_of('checkpoints/ckpt-2.data*'), _FLAGS,
         'checkpoint {}/checkpoints/ckpt-2 is damaged .*to go on from ckpt-1.*'),
@@ -167,7 +167,7 @@ class NothingIsLeftTest(parameterized.TestCase):
     raised = {tf.errors.ResourceExhaustedError: errors.UserError}.get(error, error)
     with mock.patch.object(learner_step.Learner, 'step', side_effect=error(None, None, 'no such update')):
       # The advice is for memory errors. Agents without a replay do not name its capacity.
-      advice = 'smaller --replay_capacity, --batch_size, --unroll_length, --queue_size or --num_environments$'
+      advice = 'smaller --num_environments, or .* with a smaller --replay_capacity, --batch_size, --unroll_length'
       with self.assertRaisesRegex(raised, 'no such update' + (f'.*{advice}' if raised != error else '')):
         self._start('--unroll_length=2', '--batch_size=1')
     self.assertEmpty(list(self.folder.iterdir()))
