@@ -287,8 +287,8 @@ class BesideTest(_Case):
     self.assertEmpty(self._items.lines)
 
   @parameterized.parameters(
-      (OSError(errno.EIO, os.strerror(errno.EIO)), r'cannot be read \(.*Input/output error.*\): correct this, and start '
-       'again'),
+      (OSError(errno.EIO, os.strerror(errno.EIO)), r'cannot be read \(.*Input/output error.*\): correct this, and '
+       'start again'),
       (MemoryError('there is not enough memory'), r'does not fit into memory \(there is not enough memory\): add '
        '--nosave_replay to go on with an empty replay, or free some, or use a larger machine'))
   def test_regression_files_that_may_be_good_are_not_called_damaged(self, error, message):
