@@ -217,8 +217,8 @@ class JobTest(replay_testing.TestCase):
     self.assertLen(lines, 2)
     self.assertRegex(
         lines[1], "^error: the agents' --replay_capacity=10{15}: a full replay of 1,000,000,000,000,000 agent steps "
-        r'takes 19,000,000.0 GB, but the machine has [\d.,]+ GB of memory: --replay_capacity=\d+ would fit, with another '
-        '--logdir of the agents and of this replay$')
+        r'takes 19,000,000.0 GB, but the machine has [\d.,]+ GB of memory: --replay_capacity=\d+ would fit, with '
+        'another --logdir of the agents and of this replay$')
     self.wait_until_said(agent, f'no replay at localhost:{self.port} for .* s: Connection refused')
     self.assertFalse(end.ended.is_set())
     self.assertFalse(os.path.exists(run_directory.path(self.folder, 'replay.json')))  # Other agents may come next.
