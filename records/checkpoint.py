@@ -151,12 +151,13 @@ class Checkpointer:
       if isinstance(error, OSError) and error.errno in _NOT_DAMAGE:
         raise CheckpointError(f'checkpoint {path} cannot be read ({explain(error).replace(here, there)}): correct '
                               'this, and start again') from error
-      fault, advice = 'is damaged', self._advice(path)
       if isinstance(error, MemoryError):
         fault, advice = 'does not fit into memory', 'free some, or use a larger machine'
-      if isinstance(error, _OTHER_OBJECTS):
+      elif isinstance(error, _OTHER_OBJECTS):
         fault = 'does not fit this network, optimiser or levels'
         advice = 'use the flags and the version it was made with, or choose another --logdir'
+      else:
+        fault, advice = 'is damaged', self._advice(path)
       if any(there == f'{path}.{suffix}' and beside.is_required for suffix, beside in self._beside.items()):
         advice = f'add --nosave_replay to go on with an empty replay, or {advice}'
       raise CheckpointError(f'checkpoint {path} {fault} ({explain(error).replace(here, there)}): {advice}') from error

@@ -49,8 +49,14 @@ def read_metrics(logdir: str, at_most: int | None = None) -> list[dict[str, Any]
   Raises:
     run_directory.RunDirectoryError: one of these rows cannot be read.
   """
+  return list(iterate_metrics(logdir, at_most))
+
+
+def iterate_metrics(logdir: str, at_most: int | None = None) -> Iterator[dict[str, Any]]:
+  """Yields what `read_metrics` returns, row by row: all rows of a run of weeks with 57 levels would take gigabytes."""
   file = run_directory.path(logdir, run_directory.METRICS)
-  return [metrics_row(file, row) for row in complete_rows(file, at_most)]
+  for row in complete_rows(file, at_most):
+    yield metrics_row(file, row)
 
 
 def last_metrics(logdir: str) -> dict[str, Any] | None:

@@ -104,9 +104,7 @@ def _read_run(logdir):
 
 def _with_metric(run, metric):
   logdir, last, points = run.logdir, None, []
-  file = run_directory.path(logdir, run_directory.METRICS)
-  for row in run_rows.complete_rows(file):  # One at a time: those of weeks with 57 levels take gigabytes.
-    last = run_rows.metrics_row(file, row)
+  for last in run_rows.iterate_metrics(logdir):
     if isinstance(value := last.get(metric), int | float):
       points.append((last['environment_frames'], value))
   if not last:

@@ -167,7 +167,8 @@ class NothingIsLeftTest(parameterized.TestCase):
     raised = {tf.errors.ResourceExhaustedError: errors.UserError}.get(error, error)
     with mock.patch.object(learner_step.Learner, 'step', side_effect=error(None, None, 'no such update')):
       # The advice is for memory errors. Agents without a replay do not name its capacity.
-      advice = 'smaller --num_environments, or .* with a smaller --replay_capacity, --batch_size, --unroll_length'
+      advice = (r'choose a smaller --num_environments, or begin another run \(--logdir\) with a smaller '
+                '--replay_capacity, --batch_size, --unroll_length, --queue_size$')
       with self.assertRaisesRegex(raised, 'no such update' + (f'.*{advice}' if raised != error else '')):
         self._start('--unroll_length=2', '--batch_size=1')
     self.assertEmpty(list(self.folder.iterdir()))

@@ -45,7 +45,8 @@ class ProtocolTest(parameterized.TestCase):
     self.assertEqual(str(caught.exception), message)
 
   def test_levels_of_lab_are_not_played(self):
-    with self.assertRaisesRegex(ValueError, '^--level_name: rooms_watermaze is a level of .*_dmlab30. An agent of .*'):
+    with self.assertRaisesRegex(ValueError, '^--level_name: rooms_watermaze is a level of DeepMind Lab, .*_dmlab30. An '
+                                r'agent of your own needs a preset with its protocol \(docs/agents.md\)$'):
       atari57_protocol.Protocol().validate(('pong', 'rooms_watermaze'))
     atari57_protocol.Protocol().validate(('catch', 'gymnasium:CartPole-v1'))
 

@@ -196,7 +196,8 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
   def test_a_policy_whose_logits_are_not_finite_ends_the_run_and_is_not_saved(self):
     trainer = self.trainer(updates=99, learning_rate=1e12)
     with self.assertRaisesRegex(errors.UserError, "^the agent's outputs are not finite with the parameters of "
-                                r'update \d+: .* keeps its last checkpoint: begin another run .*$'):
+                                r'update \d+: .* keeps its last checkpoint: begin another run \(--logdir\) with '
+                                'a lower --learning_rate$'):
       trainer.train()
     self.assertNotIn('is replaced', self.screen.getvalue())  # No environment is blamed.
     again = self.trainer(updates=99, learning_rate=1e12, logdir=trainer.logdir)
