@@ -40,7 +40,7 @@ class Manifest(NamedTuple):
   command: str             # The command that trained it, without --logdir and other settings of the machine.
   environment_frames: int  # Number of frames that the agent was trained for.
   learner_steps: int       # Number of updates.
-  evaluation: dict[str, Any] | None  # Level -> mean, median and number of episodes in evaluation.json; None without it.
+  evaluation: dict[str, Any] | None  # Level -> mean, median, number of episodes, and actions; None: not evaluated.
   sha256: str = ''         # Of the variables as they are stored. `write` computes it.
 
 

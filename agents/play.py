@@ -136,7 +136,7 @@ def _report(returns, num_episodes):
     print(f'no mean return: none of the {num_episodes:,} episodes ended')
     return
   ended = f' ({len(returns):,} of {num_episodes:,} episodes ended)' if len(returns) < num_episodes else ''
-  print(f'mean return {statistics.fmean(returns):.2f}, median {statistics.median(returns):g}{ended}')
+  print(f'mean return {statistics.fmean(returns):.2f}, median {statistics.median(returns):.8g}{ended}')
 
 
 def play(config: PlayConfig, policy: python_api.Policy) -> None:
@@ -162,7 +162,7 @@ def play(config: PlayConfig, policy: python_api.Policy) -> None:
         returns.append(episode.episode_return)
       else:
         so_far, cut = ' so far', f', cut after {config.max_seconds:g} s'
-      print(f'episode {number + 1}: return{so_far} {episode.episode_return:g}, {episode.length:,} frames{cut}',
+      print(f'episode {number + 1}: return{so_far} {episode.episode_return:.8g}, {episode.length:,} frames{cut}',
             flush=True)
     if config.num_episodes > 1:
       _report(returns, config.num_episodes)

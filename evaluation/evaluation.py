@@ -95,7 +95,8 @@ def evaluate(job: definition.Job, directory: run_directory.Run, screen: TextIO) 
       the directory has been moved or removed.
     errors.UserError: there is no checkpoint, its policy cannot act, environments cannot be made or kept alive, a
       return is not finite, or there can be no video.
-    KeyboardInterrupt: Ctrl-C. Nothing is left running; evaluation.json and a video of that name are as before.
+    KeyboardInterrupt: Ctrl-C. Nothing is left running. evaluation.json is as before, and so is a video of that name,
+      unless the new one was complete.
   """
   run, levels = job.run, [registry.test_level(level) for level in job.levels]
   protocol = job.protocol.environments(job.levels, training=False)
@@ -191,8 +192,8 @@ def restore(make_agent: Callable[[], agent_lib.Agent], loaded: checkpoint.Loaded
 def _missing(levels, finished, screen) -> list[int]:
   """Returns the ids of the levels that have to be played, and tells the user about the others."""
   if finished.are_others:
-    print('levels were finished before, but with another checkpoint or under another protocol: they do not count',
-          file=screen, flush=True)
+    print('levels were finished before, but with another checkpoint or under another protocol: they do not count, and '
+          'will be replaced', file=screen, flush=True)
   if finished.results:
     print(f'{len(finished.results)} of {len(levels)} levels were finished before', file=screen, flush=True)
   missing = [level_id for level_id, level in enumerate(levels) if level not in finished.results]

@@ -60,7 +60,7 @@ def record(policy, selection: acting.Selection, level: str, protocol: dict[str, 
   with errors.of_user(environment_workers.WorkerError, prefix='--video: '):
     episode = show(policy, acting.compiled(policy.agent, selection), level, protocol, seed,
                    run.environment_timeout_seconds, functools.partial(video.Writer, run.video))
-  print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)
+  print(f'recorded: return {episode.episode_return:.8g}, {episode.length:,} frames', file=screen, flush=True)
 
 
 def show(policy, step: Callable[..., Any], level: str, protocol: dict[str, Any], seed: int, timeout_seconds: float,

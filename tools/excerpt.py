@@ -82,6 +82,9 @@ def write(config: ExcerptConfig):
       row.line for row in run_rows.complete_rows(run_directory.path(run, run_directory.METRICS), config.rows)]}
   if config.returns_every:
     rows[run_directory.EPISODES] = list(_episodes(run, config.returns_every * levels))
+    if len(rows[run_directory.EPISODES]) == 1:
+      raise errors.UserError(f'--returns_every={config.returns_every}: {run} has no training episodes. An excerpt has '
+                             'them only if it was made with this flag')
   of_run |= {'flags': settings.to_json(of_run['flags'] | {'logdir': output}),
              'command_line': run_directory.command_of(of_run)}
   if config.returns_every:

@@ -200,7 +200,7 @@ def _paper(level: str, run: runs_lib.Run) -> str:
     if agent and score is not None:
       has_frames = (agent.name, agent.suite) != (r2d2_published.R2D2, 'atari57')
       named = f'{agent.name}, {results.short(agent.frames)}' if has_frames else agent.name
-      return f'{score:g} ({named})'
+      return f'{score:.15g} ({named})'
   return layout.MISSING
 
 

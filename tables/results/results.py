@@ -63,11 +63,14 @@ class Result:
     self._agent = agent
     self._suite = scores.SUITES[agent.suite]
     by_setting = {}
-    self._sweeps = {}  # Settings that a sweep has in common, as JSON -> the settings of its samples.
+    self._sweeps = {}  # Settings that a sweep has in common, as JSON -> level -> the settings of its samples.
     for run in self._fittest(runs):
       by_setting.setdefault(setting(run, agent.experts), []).append(run)
-      self._sweeps.setdefault(setting(run, agent.experts, swept=False), set()).add(setting(run, agent.experts))
-    groups = [longest(group, _evaluated_frames) if agent.experts else group for group in by_setting.values()]
+      sweep = self._sweeps.setdefault(setting(run, agent.experts, swept=False), {})
+      for level in run.means:
+        sweep.setdefault(level, set()).add(setting(run, agent.experts))
+    groups = [longest(group, _evaluated_frames, papers=agent.frames) if agent.experts else group
+              for group in by_setting.values()]
     self.num_settings = len(groups)
     self.runs = max(groups, key=self._rank, default=[])
     self.note = ''
@@ -95,7 +98,7 @@ class Result:
       return Cell(None, 'no seed has all levels' if len(evaluated) == num_levels else
                   self._extent(self.runs, num_levels))
     return Cell(mean_over_seeds([getattr(scores.summarise(sample), measure) for sample in complete]),
-                self._extent(self.runs))
+                self._extent(self.runs, seeds=len(complete)))
 
   def training_summary(self, measure: str) -> Cell:
     """Returns a field of scores.SuiteScore, computed from the returns of the last training episodes.
@@ -134,14 +137,21 @@ class Result:
     return (len(means), is_as_papers and is_complete, is_as_papers,
             getattr(scores.summarise(means), self._suite.summary))
 
-  def _extent(self, runs: Sequence[runs_lib.Run], num_levels: int = 0) -> str:
-    """Returns IN_FULL or a text with all differences from the paper. `num_levels`: the wanted number, 0 for any."""
+  def _extent(self, runs: Sequence[runs_lib.Run], num_levels: int = 0, seeds: int | None = None) -> str:
+    """Returns IN_FULL or a text with all differences from the paper.
+
+    Args:
+      runs: the runs that are shown.
+      num_levels: the wanted number of levels; 0 for any.
+      seeds: the number of seeds that are averaged. None: the smallest number of runs of a level.
+    """
     agent = self._agent
     evaluated = collections.Counter(level for run in runs for level in run.means)
     less = []
     if len(evaluated) < num_levels:
       less.append(f'{len(evaluated)} of {num_levels} levels')
-    samples = len(self._sweeps[setting(runs[0], agent.experts, swept=False)])
+    of_levels = self._sweeps[setting(runs[0], agent.experts, swept=False)]
+    samples = min(len(of_levels[level]) for level in evaluated or of_levels)
     if samples < agent.samples:
       less.append(f'{samples} of {agent.samples} hyper-parameters')
     less += self._scaled_down(runs)
@@ -150,7 +160,7 @@ class Result:
       less.append(f'an unknown number of {agent.actors} actors')
     elif agent.actors and min(actors) < agent.actors:
       less.append(f'{span(min(actors), max(actors), str)} of {agent.actors} actors')
-    seeds = min(evaluated.values(), default=len(runs))
+    seeds = seeds or min(evaluated.values(), default=len(runs))
     if seeds < agent.seeds:
       less.append(f'{seeds} of {agent.seeds} seeds')
     return extent(less, runs, agent)
@@ -290,8 +300,8 @@ def mean_over_seeds(values: Sequence[float]) -> Score:
   return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
-def longest(runs: Iterable[runs_lib.Run], frames_of: Callable[[runs_lib.Run], int],
-            at_most: float = math.inf) -> list[runs_lib.Run]:
+def longest(runs: Iterable[runs_lib.Run], frames_of: Callable[[runs_lib.Run], int], at_most: float = math.inf,
+            papers: float = math.inf) -> list[runs_lib.Run]:
   """Returns the runs of each level that have trained longest.
 
   Runs with the same --total_environment_frames stay together, because some seeds may not be finished yet.
@@ -299,14 +309,15 @@ def longest(runs: Iterable[runs_lib.Run], frames_of: Callable[[runs_lib.Run], in
   Args:
     runs: runs that differ in nothing else than the level, the seed and that number.
     frames_of: returns the environment frames that a run has trained for.
-    at_most: frames after this number do not count.
+    at_most: frames after this number do not count, nor does it if runs want more.
+    papers: the frames of the paper. Runs that want more than these show another result, so they do not count as longer.
   """
   found = []
   for group in runs_lib.by_level(runs).values():
     together = runs_lib.grouped(group, lambda run: min(run.flags['total_environment_frames'], at_most))
     # A run ends a few frames late.
     trained = {wanted: min(max(map(frames_of, those)), wanted) for wanted, those in together.items()}
-    found += together[max(trained, key=lambda wanted: (trained[wanted], wanted))]
+    found += together[max(trained, key=lambda wanted: (min(trained[wanted], papers), wanted <= papers, wanted))]
   return found
 
 

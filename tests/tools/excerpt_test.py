@@ -77,6 +77,9 @@ class ExcerptTest(absltest.TestCase):
     self.assertEqual(copied.returns_every, 300)
     with self.assertRaisesRegex(errors.UserError, '=400: .* is an excerpt with --returns_every=300: want a multiple'):
       excerpt.write(excerpt.ExcerptConfig(output, self.create_tempdir('of_copy').full_path, returns_every=400))
+    excerpt.write(excerpt.ExcerptConfig(self.run_folder, without := self.create_tempdir('without').full_path))
+    with self.assertRaisesRegex(errors.UserError, '=300: .* has no training episodes. An excerpt has them only if'):
+      excerpt.write(excerpt.ExcerptConfig(without, self.create_tempdir('of_copy').full_path, returns_every=300))
     for level in ('breakout', 'pong'):
       for mark in (600, 1_200):  # Frames of both levels.
         self.assertEqual(training_returns.last(copy.of_levels[level], mark),

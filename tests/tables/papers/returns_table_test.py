@@ -46,6 +46,11 @@ class ReturnsTableTest(run_directories.TestCase):
     self.assertEqual(row['paper'], '20.4 (IMPALA, shallow, experts, 200M)')  # Table C.1.
     self.assertEqual((row['level'], row['agent'], row['runs']), ('pong', 'IMPALA', '2'))
 
+  def test_regression_the_papers_score_is_exact(self):
+    self._run('run', [1.] * 100, level='qbert')
+    row, = self._rows()
+    self.assertEqual(row['paper'], '18901.25 (IMPALA, shallow, experts, 200M)')  # Table C.1.
+
   def test_regression_headings_are_exact(self):
     self._run('run', [1.] * 10, frames=202_000_000, total_environment_frames=1_000_000_000)
     row, = self._rows(every=50_250_000)

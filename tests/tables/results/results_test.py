@@ -158,6 +158,19 @@ class ResultsTest(run_directories.TestCase):
       run_directories.make(self.folder, f'run_{index}', dict.fromkeys(dmlab30.TEST_LEVELS, value), **settings)
     self.assertEqual(self._result(agent).level('rooms_watermaze').score.mean, 1.)
 
+  def test_regression_a_sweep_counts_for_the_levels_that_it_played(self):
+    agent = published.AGENTS['IMPALA-Experts, deep']
+    levels = list(zip(dmlab30.LEVELS, dmlab30.TEST_LEVELS, strict=True))
+    for level, test_level in levels:
+      for index in range(24 if level == 'rooms_watermaze' else 1):
+        run_directories.make(self.folder, f'{level}_{index}', {test_level: float(index == 0)}, level_name=level,
+                             total_environment_frames=agent.frames, sweep_index=index,
+                             learning_rate=1e-4 * (index + 1))
+    result = self._result(agent)
+    self.assertEqual(result.level('rooms_watermaze').extent, 'in full')
+    self.assertEqual(result.level('rooms_keys_doors_puzzle').extent, 'scaled down: 1 of 24 hyper-parameters')
+    self.assertEqual(result.summary('mean_capped').extent, 'scaled down: 1 of 24 hyper-parameters')
+
   def test_what_is_less_and_what_is_other_are_both_said(self):
     self._expert(18.0, discount=0.9, frames=8_000_000)
     self.assertEqual(self._result(_EXPERTS).level('pong').extent,
@@ -212,6 +225,16 @@ class ResultsTest(run_directories.TestCase):
     self.assertAlmostEqual(score.spread, statistics.stdev(medians))
     self.assertAlmostEqual(result.level('pong').score.mean, _PAPER['pong'] / 2)
     self.assertEqual(result.level('pong').score.seeds, 3)
+
+  def test_regression_a_suite_has_as_many_seeds_as_are_complete(self):
+    agent = _EXPERTS._replace(seeds=3)
+    for level in atari57.LEVELS:
+      for seed in (1, 2, 4 if level == 'pong' else 3):
+        self._expert(_PAPER[level], level_name=level, seed=seed)
+    result = self._result(agent)
+    self.assertEqual(result.level('pong').extent, 'in full')
+    cell = result.summary('median')
+    self.assertEqual((cell.score.seeds, cell.extent), (2, 'scaled down: 2 of 3 seeds'))
 
   def test_an_evaluation_that_is_not_finished_does_not_sum_up(self):
     self._multi_task(levels=atari57.LEVELS[:10])
@@ -277,6 +300,18 @@ class ResultsTest(run_directories.TestCase):
     self.assertEndsWith(result.note, 'the longest of each level: ' + os.path.join(self.folder, 'run_001'))
     self._expert(18.0, frames=150_000_000, seed=2)  # With the first run, which has the same wanted frames.
     self.assertEqual(self._result(_EXPERTS).level('pong').extent, 'scaled down: 1M to 150M of 200M frames')
+
+  @parameterized.parameters(400_000_000, 201_000_000)
+  def test_regression_a_run_of_more_frames_than_the_papers_does_not_hide_the_one_in_full(self, frames):
+    self._expert(20.0)
+    self._expert(15.0, total_environment_frames=400_000_000, frames=frames)
+    self.assertEqual(self._result(_EXPERTS).level('pong'), results.Cell(results.Score(20.0), 'in full'))
+
+  def test_a_run_of_more_frames_than_the_papers_goes_before_a_shorter_one(self):
+    self._expert(20.0, total_environment_frames=100_000_000)
+    self._expert(15.0, total_environment_frames=400_000_000, frames=300_000_000)
+    self.assertEqual(self._result(_EXPERTS).level('pong'), results.Cell(
+        results.Score(15.0), 'departs from the paper: total_environment_frames=400_000_000'))
 
   def test_of_runs_that_got_equally_far_those_that_will_go_further_are_shown(self):
     self._expert(15.0, total_environment_frames=100_000_000, frames=50_000_000)
