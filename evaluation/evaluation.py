@@ -58,12 +58,16 @@ class Restored(NamedTuple):
   learner_steps: int       # Number of updates.
 
 
-def seed_of(training_seed: int) -> int:
+def seed_of(training_seed: int, *numbers: int) -> int:
   """Returns the seed of an evaluation. Its episodes differ from those of all training, and of other runs' evaluations.
 
   Environment i has this seed plus i, so neighbouring seeds would play nearly the same episodes.
+
+  Args:
+    training_seed: the seed of the run.
+    *numbers: distinguish several evaluations of the run, such as those during training.
   """
-  return _LEAST_SEED + (int(np.random.SeedSequence(training_seed).generate_state(1)[0]) >> 3)
+  return _LEAST_SEED + (int(np.random.SeedSequence((training_seed, *numbers)).generate_state(1)[0]) >> 3)
 
 
 def selection_of(agent: definition.Definition, run: run_config.RunConfig) -> acting.Selection:

@@ -37,6 +37,7 @@ import tensorflow as tf
 from scalable_agents.actor import actor_host
 from scalable_agents.evaluation import evaluation
 from scalable_agents.evaluation import evaluation_results
+from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.training import run_config
 
@@ -50,11 +51,13 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
   agent, run = python_path.load(request['agent']), run_config.RunConfig(**request['run'])
   config = agent.config(**request['config'])
   loaded = evaluation.load(request['directory'], request['logdir'])
-  levels, seed = request['levels'], evaluation.seed_of(config.seed)
+  # With one seed for all, a run's evaluations would play the same few starts again and again, on each level.
+  levels, seed = request['levels'], evaluation.seed_of(config.seed, checkpoint.number_of(loaded.path))
   selection, results, trained = evaluation.selection_of(agent, run), {}, {}
   for level_id in range(len(levels)):
     with evaluation.explaining(request['logdir'], loaded), contextlib.closing(
-        actor_host.ActorHost(levels, request['protocol'], run, seed, played=[level_id])) as host:
+        actor_host.ActorHost(levels, request['protocol'], run, seed + level_id * run.num_environments,
+                             played=[level_id])) as host:
       make_agent = agent.maker(host, levels, config)
       policy = evaluation.restore(make_agent, loaded, host.device)
       evaluator = evaluation.play(

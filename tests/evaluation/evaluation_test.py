@@ -233,6 +233,10 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
     seeds = [evaluation.seed_of(seed) for seed in range(100)]
     self.assertGreater(np.diff(np.sort(seeds)).min(), 1_000)  # Each environment has the next one.
 
+  def test_regression_evaluations_during_training_play_other_episodes_each_time(self):
+    seeds = [evaluation.seed_of(1), *(evaluation.seed_of(1, checkpoint) for checkpoint in range(1, 100))]
+    self.assertGreater(np.diff(np.sort(seeds)).min(), 1_000)
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -11,9 +11,11 @@ import types
 from absl.testing import absltest
 import psutil
 
+from scalable_agents.actor import actor_host
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.environments import registry
+from scalable_agents.evaluation import evaluation
 from scalable_agents.evaluation import evaluation_process
 from scalable_agents.evaluation import evaluations
 from scalable_agents.launch import atari57_protocol
@@ -145,13 +147,16 @@ class EvaluationProcessTest(evaluation_testing.EvaluationTestCase):
     request = evaluations.request(training.job(
         impala.IMPALA, config, run_config.RunConfig(logdir=run.logdir, evaluation_episodes=5)))
     request |= {'directory': run.logdir, 'logdir': run.logdir}
-    with absltest.mock.patch.object(evaluation_process.evaluation_results, 'suite_of', list):
+    make_host = actor_host.ActorHost
+    with absltest.mock.patch.object(evaluation_process.evaluation_results, 'suite_of', list),          absltest.mock.patch.object(actor_host, 'ActorHost', side_effect=make_host) as made:
       row = evaluation_process.evaluate(json.loads(json.dumps(request)))
+    seed = evaluation.seed_of(config.seed, 1)  # Of the first checkpoint.
+    self.assertEqual(row['seed'], seed)
+    self.assertEqual([call.args[3] for call in made.call_args_list], [seed, seed + 4])  # Four environments per level.
     stored = self.evaluate(config, run, test_num_episodes=5, num_environments=8)
     self.assertEqual((row['environment_frames'], row['num_episodes'], row['checkpoint'], row['actions']),
                      (12_800, 5, 'ckpt-1', 'sampled'))
-    for name in ('seed', 'learner_steps'):
-      self.assertEqual(row[name], stored['protocol'][name])
+    self.assertEqual(row['learner_steps'], stored['protocol']['learner_steps'])
     self.assertSequenceEqual(list(row['levels']), levels)
     for level in levels:
       self.assertLen(row['levels'][level]['episode_returns'], 5)
