@@ -32,10 +32,17 @@ const char* RowRange::Stored(const RowLayout& layout, int component, int64_t row
   return slabs_[place / RowLayout::kRowsPerSlab]->data() + layout.offset(component, place % RowLayout::kRowsPerSlab);
 }
 
+int64_t RowRange::FirstReadable(const RowLayout& layout, int component) const {
+  const int64_t earliest = std::max(slabs_begin_, begin_ - (layout.components()[component].stack - 1));
+  int64_t row = begin_;
+  while (row > earliest && !*Stored(layout, layout.done(), row)) --row;
+  return row;
+}
+
 void RowRange::Read(const RowLayout& layout, int component, int64_t first, int64_t num_rows, char* to,
                     int64_t to_stride) const {
   const RowComponent& described = layout.components()[component];
-  const int64_t first_readable = FirstReadable(described);
+  const int64_t first_readable = FirstReadable(layout, component);
   for (int64_t row = first; row < first + num_rows; ++row, to += to_stride) {
     if (row < first_readable || row >= end_) {
       memset(to, 0, described.bytes);
@@ -47,7 +54,7 @@ void RowRange::Read(const RowLayout& layout, int component, int64_t first, int64
 
 void RowRange::ReadEarlier(const RowLayout& layout, int component, int64_t row, char* to) const {
   const RowComponent& described = layout.components()[component];
-  const int64_t first_readable = FirstReadable(described);
+  const int64_t first_readable = FirstReadable(layout, component);
   bool is_in_episode = true;
   for (int age = 1; age < described.stack; ++age) {
     is_in_episode = is_in_episode && row - age >= first_readable && !*Stored(layout, layout.done(), row - age + 1);

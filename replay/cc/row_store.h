@@ -96,7 +96,8 @@ class RowRange {
   const char* Stored(const RowLayout& layout, int component, int64_t row) const;
 
   // Copies rows first, first + 1, ... of a component to `to`, to + to_stride, ... Rows outside of [begin, end) become
-  // zeros, except for the frames before `begin` that the stack of row `begin` needs, if the range has them.
+  // zeros, except for the frames of its episode before `begin` that the stack of row `begin` needs, if the range has
+  // them.
   void Read(const RowLayout& layout, int component, int64_t first, int64_t num_rows, char* to, int64_t to_stride) const;
 
   // Copies the k-1 frames before `row`, the oldest one first. Frames of other episodes, and frames before the first one
@@ -105,9 +106,7 @@ class RowRange {
 
  private:
   // The first row whose component Read copies.
-  int64_t FirstReadable(const RowComponent& component) const {
-    return component.stack > 1 ? std::max(slabs_begin_, begin_ - (component.stack - 1)) : begin_;
-  }
+  int64_t FirstReadable(const RowLayout& layout, int component) const;
 
   int64_t begin_ = 0, end_ = 0, slabs_begin_ = 0;
   std::vector<std::shared_ptr<Slab>> slabs_;

@@ -129,6 +129,19 @@ TEST(SequenceReplayTest, RegressionALifeLostAfterAGapHasTheFramesBeforeIt) {
   }
 }
 
+TEST(SequenceReplayTest, RegressionALifeLostAtOnceHasNoFramesOfTheEpisodeBefore) {
+  constexpr int kEpisode = 10;
+  for (int lost = kEpisode + 1; lost <= kEpisode + kStack + 1; ++lost) {
+    SequenceReplay replay(TestOptions({4, 8, 4, false, 0}, 100));
+    const SequenceStream stream(1, {kEpisode, 100'000});
+    const Inserted sequences = stream.Insert(&replay, 0, 40, lost);
+    ASSERT_FALSE(sequences.empty());
+    for (const auto& sequence : sequences) {
+      EXPECT_EQ(stream.Check(replay, *sequence), "") << "a life is lost in row " << lost;
+    }
+  }
+}
+
 TEST(SequenceReplayTest, TheLastUnrollOfAStreamGivesItsSequencesAgain) {
   SequenceReplay replay(TestOptions(kGeometry, 8));
   const SequenceStream stream(1, {1000});
