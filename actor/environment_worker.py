@@ -152,12 +152,14 @@ def _specification(environment):
           'frames_per_step': int(environment.frames_per_step), 'frame_stacks': dict(environment.frame_stacks)}
 
 
-def _specification_of_all(environments):
+def _specification_of_all(environments, numbers):
   first = _specification(environments[0])
-  for environment in environments[1:]:
+  for number, environment in enumerate(environments):
+    numbers[shared_memory.AT_WORK] = number + 1  # The message of an error names the environment.
     other = _specification(environment)
     if other != first:
       raise ValueError(f'the environments of a run must have the same specification: got {first} and {other}')
+  numbers[shared_memory.AT_WORK] = 0
   return first
 
 
@@ -236,7 +238,7 @@ def main(socket_descriptor: int, memory_descriptor: int):
   try:
     request = _receive_request(connection, memory_descriptor)
     _make_environments(request, numbers, environments)
-    specification = _specification_of_all(environments)
+    specification = _specification_of_all(environments, numbers)
     _with_parent(connection.send, json.dumps(specification).encode())
     _give_way(request['niceness'])
     _serve(connection, memory_descriptor, environments, specification, numbers)

@@ -118,6 +118,7 @@ class EnvironmentWorkers:
     self._workers: list[Worker | None] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
     self._specification: Specification | None = None
+    self._specified = 0  # The actor of whose environment this is the specification.
     self.early_deaths = 0
     self._given_up = False
     self._mark = f'{secrets.token_hex(8)}.'
@@ -283,7 +284,9 @@ class EnvironmentWorkers:
       at_work = 1
     if not 0 < at_work <= len(actors):  # A worker that crashes may have written any number.
       return 'an environment'
-    actor = actors[at_work - 1]
+    return self._title(actors[at_work - 1])
+
+  def _title(self, actor):
     level = self._environments[actor].get('level_name')
     return f'environment {actor} ({level})' if level else f'environment {actor}'
 
@@ -319,10 +322,11 @@ class EnvironmentWorkers:
     specification = Specification(**json.loads(answer))
     if self._specification is None:
       self._check(specification)
-      self._specification = specification
+      self._specification, self._specified = specification, self.actor_ids[worker][0]
     elif specification != self.specification:
       raise WorkerError(
-          f'the environments of a run must have the same specification: got {self.specification} and {specification}')
+          f'the environments of a run must have the same specification: got {self.specification} for '
+          f'{self._title(self._specified)} and {specification} for {self._title(self.actor_ids[worker][0])}')
     connection.setblocking(False)
     os.ftruncate(memory, shared_memory.block_bytes(self.layout, len(self.actor_ids[worker])))
     # A process that accesses memory after the end of the file is killed. The seal keeps a worker from shrinking the

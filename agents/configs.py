@@ -294,7 +294,7 @@ class R2d2Config(runtime_config.RuntimeConfig):
       True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
   samples_per_period: float = setting(
       0.77, 'Sequences learned from per sequence_period new agent steps, rounded by at most 2 %. Section 2.3: '
-      '5 updates of 64 sequences per second, while 256 actors make 416 on Atari and 208 on DMLab.', at_least=1e-6,
+      '5 updates of 64 sequences per second, while 256 actors make 416 on Atari and 208 on DMLab.', more_than=0,
       at_most=1e6)
   priority_exponent: float = setting(
       0.9, 'Sequences are sampled in proportion to their priority to this power; 0 for uniformly. Section 2.3.',
@@ -334,7 +334,8 @@ class R2d2Config(runtime_config.RuntimeConfig):
       at_least=0)
   sweep_index: int = setting(
       runtime_config.NO_SAMPLE, 'Number of a random sample of learning_rate and adam_epsilon, used instead of the '
-      'flags of these names. -1 for no sample. Ours.', at_least=runtime_config.NO_SAMPLE, at_most=settings.MAX_SEED)
+      f'flags of these names: 0 to {sweeps.R2D2.num_samples - 1}, or any number in a population. -1 for no sample. '
+      'Ours.', at_least=runtime_config.NO_SAMPLE, at_most=settings.MAX_SEED)
 
   # The run.
   queue_size: int = setting(
@@ -426,7 +427,7 @@ def validate_laser(config: LaserConfig) -> None:
     raise ValueError('--nolearn_online: want a --replay_share above 0, because without a replay nothing would be '
                      'learned')
   # A replay drops whole episodes or unrolls, so that it is seldom full to its last step.
-  if 2 * config.replay_minimum_size > config.replay_capacity:
+  if config.replay_share and 2 * config.replay_minimum_size > config.replay_capacity:
     raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most half of --replay_capacity='
                      f'{config.replay_capacity}')
   if config.shared_replay:

@@ -44,8 +44,8 @@ _OURS = ('learning_rate', 'entropy_cost', 'mode', 'shared_replay', 'sweep_index'
 class SweepConfig:
   """The flags."""
 
-  agents: int = setting(9, 'Number of agents. The paper has 9 on Atari and 10 on DMLab-30.', at_least=1,
-                        at_most=settings.MAX_PROCESSES)
+  agents: int = setting(9, 'Number of agents, on Atari at most 9. The paper has 9 on Atari and 10 on DMLab-30.',
+                        at_least=1, at_most=max(len(_GRID), sweeps.LASER.num_samples))
   agent: str = setting('laser_atari57', "The agents' program: " + ' or '.join(AGENTS) + '.', choices=AGENTS)
   share: bool = setting(True, 'Whether the agents share a replay. Otherwise each has its own.')
   logdir: str = setting('runs/laser_sweep', "The folder of the agents' run directories and of the replay. If it has a "
@@ -112,8 +112,8 @@ def main(others: Sequence[str]):
     return print(*(f'python {shlex.join(process)}' for process in processes), sep='\n')
   services = {'replay': [sys.executable, *replay]} if config.share else {}
   if not config.share and config.agents > 1:
-    print(f'each agent checks the memory of its own replay only: all replays need {config.agents} times as much',
-          flush=True)
+    print(f'each agent checks the memory of its own replay only: replays of all agents need {config.agents} times as '
+          'much', flush=True)
   given_up = run_launcher.Launcher({name: [sys.executable, *command] for name, command in agents.items()}, folder,
                                    sys.stdout, services).run()
   if given_up:

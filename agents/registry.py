@@ -134,18 +134,22 @@ def find(name: str) -> preset.Preset:
       and the protocol of Atari. The module is also looked for in the current folder.
   Raises:
     errors.UserError: there is none of this name. The message is one line.
+    Exception: what the module raises when it is imported, unless it needs a module that is not there.
   """
   if name in PRESETS:
     return PRESETS[name]
   module, _, variable = name.partition(':')
+  if not all(part.isidentifier() for part in [*module.split('.'), variable]):
+    raise errors.UserError(_unknown(name))
+  with errors.of_user(ImportError, prefix=f'{_unknown(name)}: '):
+    imported = user_modules.import_module(module)
   try:
-    found = getattr(user_modules.import_module(module), variable)
+    found = getattr(imported, variable)
     if isinstance(found, preset.Preset):
       return found
     return preset.Preset(name, found.config(), atari57_protocol.Protocol())
-  except (ImportError, AttributeError, TypeError, ValueError) as error:
-    reason = f' ({error})' if name else ''
-    raise errors.UserError(f'{_unknown(name)}{reason}') from error
+  except (AttributeError, TypeError, ValueError) as error:
+    raise errors.UserError(f'{_unknown(name)} ({error})') from error
 
 
 def check_name(name: str) -> None:

@@ -88,9 +88,11 @@ def _make(path, seed, arguments):
   if not module_name or not function_name:
     raise ValueError(f'dm_env:{path}: want dm_env:MODULE:FUNCTION')
   with _named(path):
-    function = getattr(user_modules.import_module(module_name), function_name, None)
+    module = user_modules.import_module(module_name)
+  function = getattr(module, function_name, None)
   if not callable(function):
-    raise ValueError(f'dm_env:{path}: the module {module_name} has no function {function_name}')
+    raise ValueError(f'dm_env:{path}: the module {module_name} has no function {function_name}; it is '
+                     f'{getattr(module, "__file__", "built in")}')
   with _named(path):
     environment = function(seed=seed, **arguments)
   if not isinstance(environment, dm_env.Environment):

@@ -127,20 +127,21 @@ def check(level_name: str) -> None:
   """
   if level_name.startswith(tuple(_USERS_OWN)):
     notice = threading.Timer(
-        _PATIENCE_SECONDS, print, [f'{level_name} is not made after {_PATIENCE_SECONDS:g} s: waiting for it'],
+        _PATIENCE_SECONDS, print,
+        [f'{level_name} is not made, and closed again, after {_PATIENCE_SECONDS:g} s: waiting for it'],
         {'file': sys.stderr, 'flush': True})
     notice.daemon = True
     notice.start()
     try:
       environment = _make_users_own(level_name, 0)
+      with contextlib.suppress(Exception):  # It may need a reset first. Workers do not mind, either.
+        environment.close()
     except (ImportError, ValueError):
       raise
     except (Exception, SystemExit) as error:  # The user's own code can raise anything.
       raise ValueError(f'{level_name} cannot be made: {type(error).__name__}: {base.one_line(error)}') from error
     finally:
       notice.cancel()
-    with contextlib.suppress(Exception):  # It may need a reset first. Workers do not mind, either.
-      environment.close()
   elif level_name in atari57.LEVELS:
     atari_lib.check_installed(level_name)
   elif level_name in dmlab_lib.LEVELS:

@@ -43,7 +43,8 @@ def loss(agent, batch, config):
   output, _ = agent.unroll(acting.inputs_of(unroll), unroll.agent_state)
   of_impala = impala.loss_of_output(agent, unroll, output, config)
   logits = agent.reward_head(output.features[:-1])        # [T, B, 3], before the action.
-  classes = 1 + tf.cast(tf.sign(steps.r_t), tf.int32)     # [T, B], what it earned.
+  rewards = acting.finite_rewards(steps.r_t)              # An invalid reward only makes IMPALA skip the update.
+  classes = 1 + tf.cast(tf.sign(rewards), tf.int32)       # [T, B], what it earned.
   errors = tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits)
   prediction = tf.reduce_sum(errors * tf.cast(steps.real_t, tf.float32))
   return of_impala._replace(total=of_impala.total + config.reward_prediction_cost * prediction,

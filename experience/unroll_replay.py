@@ -95,7 +95,7 @@ class UnrollReplay(Replay):
         row, self._state_spec, geometry, number, done=lambda rows: rows.environment_output.done, frame_stacks=stacks,
         priority_exponent=priority_exponent)
     with tf.device('/CPU:0'):
-      self._largest = tf.Variable(1., trainable=False)  # The largest priority so far; that of new unrolls.
+      self._largest = tf.Variable(1., trainable=False)  # The largest priority so far, at least 1; that of new unrolls.
 
   def insert(self, unroll: unroll_lib.Unroll) -> None:
     """See Replay."""

@@ -58,6 +58,8 @@ class Protocol:
         raise ValueError(f'--level_name: {level} is a level of DeepMind Lab, whose programs end in _dmlab30. An agent '
                          'of your own needs a preset with its protocol (docs/agents.md)')
     settings.check(self)
+    if set(levels).isdisjoint(atari57.LEVELS):  # Other tasks ignore the settings of the emulator.
+      return
     try:
       atari.AtariSettings(**self.environments(levels, training=True)['atari'])
     except ValueError as error:

@@ -66,6 +66,9 @@ def main(preset: preset_lib.Preset, agent: definition.Definition) -> int:
     errors.UserError, run_directory.RunDirectoryError: an error that the user can correct.
     KeyboardInterrupt: Ctrl-C. While training, Ctrl-C ends the run cleanly and does not raise.
   """
+  if not isinstance(preset.config, agent.config):
+    raise errors.UserError(f'the preset has a config of {type(preset.config).__name__}: want one of '
+                           f'{agent.config.__name__}, the config class of {agent.name}')
   job = _read_flags(preset, agent)
   _check(job)
   try:
@@ -93,7 +96,8 @@ def _check(job):
   """Raises errors.UserError if settings of several parts do not fit together."""
   with errors.of_user(ValueError):
     job.protocol.validate(job.levels)
-  if getattr(job.config, 'reset_on_life_loss', False) and not getattr(job.protocol, 'episode_end_on_life_loss', False):
+  # Without such a flag, as on DMLab-30, levels say themselves where a life is lost.
+  if getattr(job.config, 'reset_on_life_loss', False) and not getattr(job.protocol, 'episode_end_on_life_loss', True):
     raise errors.UserError('--reset_on_life_loss: want --episode_end_on_life_loss as well: without it, a lost life '
                            'ends no episode')
   is_idle = job.run.num_environments == 0 and job.cluster.job_name == 'learner' and job.run.mode == 'train'

@@ -85,7 +85,7 @@ def _label(axes: Any, quantity: str, title: str):
   from matplotlib import ticker
   axes.set_xlabel('environment frames', color=_INK)
   axes.set_ylabel(quantity, color=_INK)
-  axes.set_title(title, color=_INK, loc='left', fontweight='bold')
+  axes.set_title(title, color=_INK, loc='left', fontweight='bold', parse_math=False)  # A level may have a $.
   axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=''))
   axes.set_xlim(left=0)
   axes.grid(color='#dddddd', linewidth=0.6)

@@ -202,7 +202,8 @@ def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agen
              defaults: Mapping[str, Any] | None = None) -> Run:
   """Starts or resumes a run: takes the directory for this process and binds it to `config`.
 
-  A run that was ended before its first update, and so has no training to resume, binds the directory no longer.
+  A run that ended with an error before its first update, and so has no training to resume, binds the directory no
+  longer. One that was killed or stopped then does, because it has a checkpoint.
 
   Args:
     logdir: the directory. It is made if it is missing.

@@ -32,14 +32,14 @@ class RuntimeConfig:
   policy_lag: int = setting(
       0, 'Number of updates by which the parameters of the actors are held back, to study stale parameters. For each '
       'update of lag one copy of the parameters is kept in memory. After a resume the lag grows from 0 again, as at '
-      'the start. Espeholt et al. 2018 (IMPALA), section E.1.', at_least=0, at_most=10_000)
+      'the start. A2C and A3C: only 0. Espeholt et al. 2018 (IMPALA), section E.1.', at_least=0, at_most=10_000)
   queue_size: int = setting(
       1, 'Largest number of unrolls in the queue between actors and learner. When the queue is full, actors wait. '
       'Unrolls of the next batch, and unrolls that actors have just finished, do not count. Released code of IMPALA.',
       at_least=1, at_most=100_000)
   synchronous: bool = setting(
-      False, 'Let environments, inference and learning take turns, so that the seed determines a run on a CPU '
-      'that is not interrupted. This is slower. Ours.')
+      False, 'Let environments, inference and learning take turns, so that the seed and num_environments determine a '
+      'run on a CPU that is not interrupted and shares nothing with others. This is slower. Ours.')
   seed: int = setting(
       1, 'Seed of the initial weights, the actions, the samples of a replay and the environments.', at_least=0,
       at_most=settings.MAX_SEED)

@@ -25,7 +25,7 @@ from scalable_agents.replay import replay_rows
 from scalable_agents.replay import writer as writer_lib
 
 # Agent steps. The rows of an episode are kept while it goes on, so an episode without end would fill the memory. 27,000
-# steps are 30 minutes of an Atari game, the longest episode of the paper.
+# steps are 30 minutes of an Atari game with four frames per step, the longest episode of the paper.
 LONGEST_EPISODE = 27_000
 
 
@@ -126,7 +126,8 @@ class EpisodeReplay(replay_rows.Replay):
     A replayer goes on with its episode. Where this ends, or if it has left the replay, the replayer goes on with the
     start of an episode that is drawn, uniformly and independently of the other replayers. A new replayer begins with
     any step of an episode, so that replayers are at different steps even where all episodes have the same length. Until
-    the replay has `minimum_size` agent steps, nothing is replayed: all rows are zeros, and the keys are -1.
+    the replay has had `minimum_size` agent steps, or has dropped an episode because it was full, nothing is replayed:
+    all rows are zeros, and the keys are -1.
 
     Args:
       key, step: [N] int64, the positions of the replayers: `key` and `next_step` of the call before. -1 and 0 for a new

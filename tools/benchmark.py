@@ -74,7 +74,7 @@ class BenchmarkConfig:
   compare: str = setting(
       '', 'A file with the last line that this program has printed in another checkout. Both checkouts are measured in '
       'turns, with the settings of that run. Empty: only this checkout is measured.')
-  turns: int = setting(5, 'With --compare: number of times that each checkout is measured.', at_least=1, at_most=1000)
+  turns: int = setting(5, 'With --compare: number of times that each checkout is measured.', at_least=2, at_most=1000)
 
 
 def _begin_part():

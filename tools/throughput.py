@@ -42,6 +42,7 @@ from scalable_agents.processes import run_flags
 from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
+from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.figures import drawing
@@ -105,7 +106,7 @@ class ThroughputConfig:
                            at_most=training_rate.MAX_SECONDS)
   batch_size: int = setting(
       32, 'Unrolls per update, and environments of A2C. IMPALA has one and a half times as many environments, as in '
-      'the paper (48). Each has a process.', at_least=2, at_most=1_000)
+      'the paper (48). Each has a process.', at_least=2, at_most=settings.MAX_PROCESSES * 2 // 3)
   unroll_length: int = setting(100, 'Agent steps per unroll. 100 as in table D.3.', at_least=1, at_most=10_000)
   mean_ms: float = setting(40., 'With --experiment=variation: mean time of a step, in milliseconds.', more_than=0,
                            at_most=10_000)

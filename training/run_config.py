@@ -55,8 +55,8 @@ class RunConfig:
       '--dynamic_batching.', at_least=1, at_most=_MAX_INFERENCE_THREADS)
   num_kernel_threads: settings.Count = setting(
       'auto', 'Threads on which a process computes one operation of a network on the CPU. auto: half of the cores, '
-      'since the environments need the others. All cores in a learner without environments, and in LASER if at least '
-      'three quarters of each batch are replayed, because it then learns for most of the time.',
+      'since the environments need the others. All cores in a learner without environments, and in LASER if '
+      'replay_share is at least 0.75, because it then learns for most of the time.',
       at_least=1, at_most=_MAX_KERNEL_THREADS)
   dynamic_batching: bool = setting(
       True, 'Compute the actions of environments that need one at the same time in one batch. Otherwise the action of '

@@ -165,12 +165,15 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     with self.assertRaisesRegex(environment_workers.WorkerError, message):
       _workers([{}], constructor=constructor)
 
-  @parameterized.parameters(1, 2)
-  def test_environments_must_be_alike(self, num_workers):
+  @parameterized.parameters(
+      (1, '^environment 1 could not be made: ValueError: the environments of a run must have the same specification: '),
+      (2, r'^the environments of a run must have the same specification: got .*\[2, 3\].* for environment 0 and '
+       r'.*\[3, 2\].* for environment 1$'))
+  def test_environments_must_be_alike(self, num_workers, message):
     start = environment_workers._start_process
     spawn = self.enter_context(absltest.mock.patch.object(environment_workers, '_start_process', wraps=start))
     self.addCleanup(lambda: self.assertEqual(spawn.call_count, num_workers))  # None is replaced.
-    with self.assertRaisesRegex(environment_workers.WorkerError, 'the environments of a run must have the same'):
+    with self.assertRaisesRegex(environment_workers.WorkerError, message):
       _workers([{'shape': [2, 3]}, {'shape': [3, 2]}], num_workers, constructor=f'{_ENVIRONMENTS}:Constant')
 
   def test_a_process_that_cannot_be_started(self):

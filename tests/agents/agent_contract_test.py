@@ -332,13 +332,21 @@ class DefinitionTest(parameterized.TestCase):
     with self.assertRaisesRegex(errors.UserError, f'^{message}'):
       registry.find(name)
 
-  def test_regression_an_agent_is_found_in_the_current_folder(self):
-    """The command `scalable-agents` has no current folder in sys.path."""
+  def _in_current_folder(self, file, content):
     folder = self.create_tempdir()
-    folder.create_file('agent_of_mine.py', content=f'from {toy_q.__name__} import TOY_Q as MINE')
+    folder.create_file(file, content=content)
     self.enter_context(mock.patch.object(sys, 'path', list(sys.path)))
     self.enter_context(mock.patch.dict(os.environ, BUILD_WORKING_DIRECTORY=folder.full_path))
+
+  def test_regression_an_agent_is_found_in_the_current_folder(self):
+    """The command `scalable-agents` has no current folder in sys.path."""
+    self._in_current_folder('agent_of_mine.py', f'from {toy_q.__name__} import TOY_Q as MINE')
     self.assertEqual(registry.find('agent_of_mine:MINE').config, toy_q.TOY_Q.config())
+
+  def test_regression_an_error_in_the_users_module_keeps_its_traceback(self):
+    self._in_current_folder('agent_with_error.py', "MINE = 1 + 'a'")
+    with self.assertRaisesRegex(TypeError, 'unsupported operand'):
+      registry.find('agent_with_error:MINE')
 
 
 if __name__ == '__main__':

@@ -114,6 +114,7 @@ class ConfigTest(parameterized.TestCase):
 
   @parameterized.parameters(
       dict(replay_share=0.1), dict(replay_share=0.9), dict(replay_minimum_size=50, replay_capacity=100), _SHARED,
+      dict(replay_share=0., replay_minimum_size=51, replay_capacity=101),
       dict(replay_share=0.), dict(trust_region_threshold=np.inf), dict(clip_rho_threshold=np.inf))
   def test_values_at_the_edge_are_allowed(self, **settings):
     configs.validate_laser(_config(**settings))

@@ -186,15 +186,23 @@ class RegistryTest(parameterized.TestCase):
     registry.check('gymnasium:registry_test/Closing-v0')
 
   def test_an_environment_of_the_users_that_takes_long_is_named(self):
-    def make_slowly():
+    def wait():
       deadline = time.monotonic() + 60.
       while not screen.getvalue().endswith('\n') and time.monotonic() < deadline:
         time.sleep(0.01)
-      return gymnasium.make('CartPole-v1')
-    gymnasium.register('registry_test/Slow-v0', make_slowly)
-    with contextlib.redirect_stderr(io.StringIO()) as screen, mock.patch.object(registry, '_PATIENCE_SECONDS', 0.1):
-      registry.check('gymnasium:registry_test/Slow-v0')
-    self.assertEqual(screen.getvalue(), 'gymnasium:registry_test/Slow-v0 is not made after 0.1 s: waiting for it\n')
+
+    def make(is_slow):
+      if is_slow:
+        wait()
+      environment = gymnasium.make('CartPole-v1')
+      environment.close = wait
+      return environment
+
+    gymnasium.register('registry_test/Slow-v0', make)
+    for level in ('gymnasium:registry_test/Slow-v0?is_slow=True', 'gymnasium:registry_test/Slow-v0?is_slow=False'):
+      with contextlib.redirect_stderr(io.StringIO()) as screen, mock.patch.object(registry, '_PATIENCE_SECONDS', 0.1):
+        registry.check(level)
+      self.assertEqual(screen.getvalue(), f'{level} is not made, and closed again, after 0.1 s: waiting for it\n')
 
   def test_a_suite_is_no_level(self):
     for suite in ('atari57', 'dmlab30'):

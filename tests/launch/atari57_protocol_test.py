@@ -44,6 +44,9 @@ class ProtocolTest(parameterized.TestCase):
       dataclasses.replace(atari57_protocol.Protocol(), **{name: value}).validate(('pong',))
     self.assertEqual(str(caught.exception), message)
 
+  def test_regression_other_tasks_have_no_emulator_whose_settings_could_be_wrong(self):
+    atari57_protocol.Protocol(max_episode_frames=20).validate(('catch',))
+
   def test_levels_of_lab_are_not_played(self):
     with self.assertRaisesRegex(ValueError, '^--level_name: rooms_watermaze is a level of DeepMind Lab, .*_dmlab30. An '
                                 r'agent of your own needs a preset with its protocol \(docs/agents.md\)$'):

@@ -246,6 +246,16 @@ class ActorHostTest(parameterized.TestCase):
       training.run_in_this_process(r2d2.R2D2, configs.R2d2Config(), atari57_protocol.Protocol(), '--level_name=pong',
                                    '--reset_on_life_loss', '--episode_end_on_life_loss=False')
 
+  def test_regression_programs_without_the_flag_that_ends_episodes_do_not_ask_for_it(self):
+    with mock.patch.object(program, '_train'):
+      training.run_in_this_process(r2d2.R2D2, configs.R2d2Config(), dmlab30_protocol.Protocol(), '--level_name=catch',
+                                   '--reset_on_life_loss', f'--logdir={self.create_tempdir().full_path}/run')
+
+  def test_regression_a_preset_whose_config_is_not_its_agents_is_one_line(self):
+    with self.assertRaisesRegex(errors.UserError, '^the preset has a config of R2d2Config: want one of ImpalaConfig, the '
+                                'config class of impala$'):
+      training.run_in_this_process(impala.IMPALA, configs.R2d2Config(), atari57_protocol.Protocol())
+
   def test_more_levels_than_a_default_name_can_hold(self):
     with self.assertRaisesRegex(errors.UserError, '^no --logdir is given: .*/runs/alien_amid.*: the path is too long'):
       _main('--level_name=' + ','.join(atari57.LEVELS[:40]))

@@ -23,10 +23,10 @@ from scalable_agents.records import run_directory
 class _Run:
   """A run directory with so many rows, 100 frames and 36 s apart, and three episodes in each."""
 
-  def __init__(self, test, rows, first_return=0, first_score=None):
+  def __init__(self, test, rows, first_return=0, first_score=None, level='breakout'):
     self.logdir = test.enterContext(tempfile.TemporaryDirectory())
     self.seconds = 0.
-    run_directory.open_run(self.logdir, {'level_name': 'breakout'}, ()).close()
+    run_directory.open_run(self.logdir, {'level_name': level}, ()).close()
     writer = metrics.MetricsWriter(self.logdir, 0, lambda: self.seconds)
     for row in range(rows):
       self.seconds += 36.
@@ -80,6 +80,12 @@ class LearningCurveTest(absltest.TestCase):
     self.assertEqual(line.get_xydata().tolist(), [[100 * (row + 1), row / 10] for row in range(20, 50)])
     self.assertEqual(axes.get_ylabel(), 'human-normalised score, %')
     self.assertEqual(axes.get_title(loc='left'), 'breakout: 4.9 after 5,000 frames')
+
+  def test_regression_dollar_signs_in_a_level_are_no_formula(self):
+    run = _Run(self, rows=5, level='gymnasium:Task-v0?path=$x_{$')  # As a formula, it has an error.
+    axes, _ = run.draw()
+    self.assertStartsWith(axes.get_title(loc='left'), 'gymnasium:Task-v0?path=$x_{$: ')
+    self.assertTrue(os.path.exists(run.picture))
 
   def test_shows_the_figures_of_the_run(self):
     run = _Run(self, rows=200, first_return=10)
