@@ -80,9 +80,9 @@ def replay_at_once(seconds, workload):
     is_over.set()
     for thread in threads:
       thread.join()
-  rows = settings.burn_in + settings.sequence_length + 1
+  frames = settings.burn_in + settings.sequence_length + 1 + 3  # The newest of each row, and the stack before row 0.
   return {'inserted_per_second': rates['inserted'], 'sampled_per_second': rates['sampled'],
-          'sampled_bytes_per_second': rates['sampled'] * rows * 84 * 84 * 4}
+          'sampled_bytes_per_second': rates['sampled'] * frames * 84 * 84}
 
 
 def replay_costs(seconds, workload):

@@ -25,8 +25,8 @@ from scalable_agents.learner import frame_stacks as frame_stacks_lib
 from scalable_agents.replay import episode_replay
 
 _LONG = (f'an episode has more than {episode_replay.LONGEST_EPISODE:,} agent steps: such episodes are not replayed. '
-         'Limit their length: on Atari with --max_episode_frames, for gymnasium with ?max_episode_steps=N after the id, '
-         'else in your environment. Metric: replay_long_episodes')
+         'Limit their length: on Atari with --max_episode_frames, for gymnasium with ?max_episode_steps=N after the '
+         'id, else in your environment. Metric: replay_long_episodes')
 
 
 class Replayers(unroll_replay.Replay):

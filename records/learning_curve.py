@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from scalable_agents.records import progress
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 
@@ -19,6 +20,7 @@ _LEGEND_MARKER = 10.  # In points. Dots of episodes are too small to be recognis
 _MAX_SPANS = 60  # The band shows the quartiles of each span of consecutive episodes.
 _EPISODES_PER_SPAN = 20  # The least number of episodes in a span.
 _LABEL_WIDTH = 0.06  # As a fraction of the picture's width.
+_NAME_LENGTH = 44  # The largest number of characters of the level's name in the title.
 
 
 def draw(logdir: str):
@@ -50,7 +52,9 @@ def draw(logdir: str):
   axes.plot(frames, values, color=_LINE, linewidth=2, label=label)
   _draw_evaluations(axes, run_rows.read_evaluations(logdir, _MAX_ROWS), bool(scored))
   level_name = run_directory.read_config(logdir)['flags'].get('level_name', 'training')
-  _label(axes, quantity, f'{level_name}: {values[-1]:.4g} after {frames[-1]:,} frames')
+  if len(level_name) > _NAME_LENGTH:
+    level_name = f'{level_name[:_NAME_LENGTH // 2 - 1]}…{level_name[-_NAME_LENGTH // 2:]}'
+  _label(axes, quantity, f'{level_name}: {progress.short(values[-1])} after {frames[-1]:,} frames')
   _add_hours(axes, frames, np.array([row['wall_seconds'] for row in rows]) / 3600)
   with run_directory.replaced(run_directory.path(logdir, run_directory.LEARNING_CURVE)) as new:
     picture.savefig(new, format='png')

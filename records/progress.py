@@ -8,6 +8,11 @@ from absl import logging
 import tqdm
 
 
+def short(value: float) -> str:
+  """Returns a number with four digits, or without decimals if it has more."""
+  return f'{value:,.0f}' if 10_000 <= abs(value) < 1e15 else f'{value:.4g}'
+
+
 class Line:
   """A status line that is updated in place, and messages above it. Without a terminal, each update is a new line."""
 
@@ -100,7 +105,7 @@ class Progress(Line):
     if 'suite_score' in values:
       score = f'score {values["suite_score"]:.1f} %'
     else:
-      score = 'return ' + ('none yet' if mean_return is None else f'{mean_return:.4g}')
+      score = 'return ' + ('none yet' if mean_return is None else short(mean_return))
     slowest = [f'slowest: {bottleneck}'] if bottleneck else []
     parts = [count, f'{values["frames_per_second"]:,.0f} frames/s', score,
              *(starts or [f'ETA {_duration(seconds)}', *slowest])]  # So far it fits in 80 columns.

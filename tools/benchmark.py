@@ -210,7 +210,7 @@ def _measure_r2d2(seconds, environment, workload):
   at_once = _alone(r2d2_parts.replay_at_once, seconds, workload)
   _line('replay, both at once: sequences inserted', at_once['inserted_per_second'])
   _line('replay, both at once: sequences sampled', at_once['sampled_per_second'])
-  print(f'  which is {at_once["sampled_bytes_per_second"] * 1e-9:.2f} GB/s', flush=True)
+  print(f'  which is {at_once["sampled_bytes_per_second"] * 1e-9:.2f} GB/s of frames', flush=True)
   priorities = _alone(r2d2_parts.priorities, seconds)
   for name in ('sample', 'update'):
     cpu = priorities[f'{name}_cpu_seconds']

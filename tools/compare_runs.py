@@ -23,6 +23,7 @@ import numpy as np
 
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
+from scalable_agents.records import progress
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.records.settings import setting
@@ -55,6 +56,7 @@ class Run(NamedTuple):
   defaults: dict[str, Any]  # Values of settings that an older run may lack.
   frames: np.ndarray        # [P] environment frames.
   values: np.ndarray        # [P].
+  trained: int              # Environment frames of the last row, which may lack the metric.
 
 
 def read(patterns: str, metric: str) -> list[Run]:
@@ -116,7 +118,8 @@ def _with_metric(run, metric):
   settings = departures.decisive(run) | {'agent': run.agent}
   if 'parameter_refresh' in run.flags:  # The tables of the papers accept several values.
     settings['parameter_refresh'] = run.flags['parameter_refresh']
-  return Run(logdir, run.flags.get('seed', ''), settings, _defaults(run), frames, values)
+  return Run(logdir, run.flags.get('seed', ''), settings, _defaults(run), frames, values,
+             last['environment_frames'])
 
 
 def _defaults(run):
@@ -140,7 +143,8 @@ def groups_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def _cell(values):
   middle, low, high = intervals.interquartile_mean(values)
-  return f'{middle:.4g}' if np.isnan(low) else f'{middle:.4g} ({low:.4g} to {high:.4g})'
+  middle, low, high = map(progress.short, (middle, low, high))
+  return middle if low == 'nan' else f'{middle} ({low} to {high})'
 
 
 def _draw(groups, metric, file):
@@ -166,7 +170,7 @@ def _write_points(groups, metric, file):
     for name, runs in groups.items():
       for run in runs:
         for frames, value in zip(run.frames, run.values, strict=True):
-          writer.writerow([name, run.logdir, run.seed, int(frames), f'{value:.6g}'])
+          writer.writerow([name, run.logdir, run.seed, int(frames), f'{value:.15g}'])
 
 
 def main():
@@ -180,8 +184,8 @@ def main():
   _draw(groups, config.metric, picture)
   print(f'wrote {points} and {picture}', flush=True)
   for run in (run for runs in groups.values() for run in runs):
-    if run.frames[-1] < (wanted := run.settings.get('total_environment_frames', 0)):
-      print(f'not finished: {run.logdir}: {run.frames[-1]:,.0f} of {wanted:,} frames', file=sys.stderr)
+    if run.trained < (wanted := run.settings.get('total_environment_frames', 0)):
+      print(f'not finished: {run.logdir}: {run.trained:,} of {wanted:,} frames', file=sys.stderr)
   lines = [f'{config.metric}: interquartile mean of the runs and its 95 % interval']
   for name, runs in groups.items():
     lines.append(f'{name}\n  {len(runs)} {"run" if len(runs) == 1 else "runs"}; '

@@ -171,7 +171,6 @@ def draw_panel(axes: Any, lines: Mapping[str, Sequence[Curve]], title: str, styl
     drawing.mean_and_range(axes, frames, shares, name, styles[name])
   axes.set_title(title, loc='left', fontsize=10)
   axes.set_xlabel('environment frames')
-  axes.set_ylim(top=1.1)
   drawing.frames_axis(axes)
   drawing.plain(axes, 'both')
 
@@ -189,6 +188,7 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[Curve]]], file: str):
             for number, name in enumerate(dict.fromkeys(name for lines in panels.values() for name in lines))}
   for axes, (title, lines) in zip(grid, panels.items(), strict=True):
     draw_panel(axes, lines, title, styles)
+  grid[0].set_ylim(top=1.1)  # Of all panels. It keeps the bottom as it is, so all lines must have been drawn.
   grid[0].set_ylabel('return / optimal return')
   drawing.title_and_legend(picture, 'Mean over seeds, and from the worst seed to the best', grid)
   drawing.save(picture, file)

@@ -116,6 +116,7 @@ def draw_samples(variants: Mapping[str, Sequence[Sequence[comparison.Curve]]], m
                          scores.std(axis=1, ddof=int(scores.shape[1] > 1)), marker='o', markersize=3.5, elinewidth=0.8,
                          **styles[name])
   comparison.draw_panel(curves_axes, best, 'mean of the best three samples', styles)
+  curves_axes.set_ylim(top=1.1)
   curves_axes.set_ylabel('return / optimal return')
   scores_axes.set_title('at the end, with the standard deviation', loc='left', fontsize=10)
   scores_axes.set_xlabel('hyper-parameter combination, best first')

@@ -190,7 +190,8 @@ class Rows:
     def measure(deadline):
       run.start(with_card=self._device == 'gpu')
       found = card_runs.measure(run, self._plan.run_seconds / 2, deadline)
-      found['frames_per_second'] *= _FRAMES_PER_STEP  # These environments repeat no action.
+      for name in ('frames_per_second', 'environment_frames'):
+        found[name] *= _FRAMES_PER_STEP  # These environments repeat no action.
       return Measured(f'{found["frames_per_second"]:,.0f} frames/s (paper: '
                       f'{" and ".join(f"{speed:,}" for speed in _PAPERS_SPEEDS)}), {_shares(found)}', found)
 

@@ -254,7 +254,7 @@ def _draw(measured, rows, config, file):
                   [statistics.stdev(each) if len(each) > 1 else 0. for each in found], capsize=3,
                   label=name.removesuffix(' 48 actors'), **drawing.line_style(number))
   axes.set_xlabel("standard deviation of a step's time, divided by its mean", color=drawing.INK)
-  axes.set_ylabel('environment frames per second', color=drawing.INK)
+  axes.set_ylabel('agent steps per second', color=drawing.INK)  # Of the tasks of this experiment, each is a frame.
   axes.set_ylim(bottom=0)
   drawing.plain(axes, 'both')
   drawing.title_and_legend(

@@ -136,7 +136,7 @@ class RunLog:
   def add_evaluation(self, row: dict[str, Any]):
     """Adds the result of an evaluation during training, a row for evaluations.jsonl, and shows it."""
     evaluation = self._metrics.add_evaluation(row)
-    score = (f'return {evaluation.mean_return:.4g}' if evaluation.suite_score is None
+    score = (f'return {progress_lib.short(evaluation.mean_return)}' if evaluation.suite_score is None
              else f'score {evaluation.suite_score:.1f} %')
     self.say(f'evaluation after {evaluation.frames:,} frames: {score}, {evaluation.num_episodes:,} episodes per level')
 

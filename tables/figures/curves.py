@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import math
 import os
 import sys
+import textwrap
 import types
 from typing import Any
 
@@ -24,6 +25,7 @@ EVALUATED, TRAINING = ', evaluated', ', training'  # Ends of names that say whic
 FRAMES, SECONDS = 'environment_frames', 'wall_seconds'  # What curves are drawn against.
 _PREFIX = 'episode_return/'
 _POINTS = 300
+_TITLE_WIDTH = 44  # In characters. Names of users' levels may be long.
 
 Groups = Mapping[str, Sequence[runs_lib.Run]]  # Name -> runs that differ only in the seed, or also in the level.
 Rows = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # Name -> the rows of metrics.jsonl of each run.
@@ -43,18 +45,20 @@ def rows_of_run(run: runs_lib.Run) -> list[dict[str, Any]]:
           if segment.begin < row['environment_frames'] <= segment.end]
 
 
-def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False) -> tuple[figure.Figure, dict[str, Any]]:
+def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False, frames: str = 'environment frames',
+                    ) -> tuple[figure.Figure, dict[str, Any]]:
   """Makes a picture for returns against frames, with a panel for each level.
 
   Args:
     levels: the levels.
     are_evaluated: whether there are returns of evaluations among them. Otherwise all are those of training.
+    frames: the label of the horizontal axis.
   """
   columns = min(6, math.ceil(math.sqrt(len(levels))))
   lines = math.ceil(len(levels) / columns)
   picture, grid = drawing.grid(lines, columns, 1 + 3.4 * max(columns, 2), 0.5 + 2.5 * lines)
   panels = panels_of_levels(levels, grid, 9)
-  picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
+  picture.supxlabel(frames, color=drawing.INK, fontsize=10)
   for axes in grid[:, 0]:
     axes.set_ylabel('mean return' if are_evaluated else 'training return', color=drawing.INK)
   return picture, panels
@@ -64,7 +68,8 @@ def panels_of_levels(levels: Sequence[str], grid: np.ndarray, fontsize: int) -> 
   """Titles a panel of returns for each level, hides the other panels of the grid, and returns level -> panel."""
   panels = dict(zip(levels, grid.flat, strict=False))
   for level, axes in panels.items():
-    axes.set_title(level, color=drawing.INK, loc='left', fontsize=fontsize, parse_math=False)  # It may have a $.
+    title = textwrap.fill(level, _TITLE_WIDTH)
+    axes.set_title(title, color=drawing.INK, loc='left', fontsize=fontsize, parse_math=False)  # It may have a $.
     drawing.returns_axis(axes)
     drawing.plain(axes, 'both')
   for axes in grid.flat[len(levels):]:

@@ -18,6 +18,7 @@ _HUMAN = _LINEAR_UP_TO = 100.  # Per cent.
 _SCORES = (-100, 0, 25, 50, 75, 100, 1000, 10_000)  # Per cent, marked on logarithmic axes.
 _UNITS = ((1_000_000, 'M'), (1_000, 'K'))
 _STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
+_HATCHES = dict(zip(_STYLES, ('', '//', '..', 'xx'), strict=True))  # Bars have these instead.
 
 
 def grid(rows: int, columns: int, width: float, height: float, sharex: bool = False,
@@ -33,6 +34,11 @@ def grid(rows: int, columns: int, width: float, height: float, sharex: bool = Fa
 def line_style(number: int) -> dict[str, str]:
   """Returns the colour and style of the line with this number."""
   return {'color': LINES[number % len(LINES)], 'linestyle': _STYLES[number // len(LINES) % len(_STYLES)]}
+
+
+def bar_style(style: Mapping[str, str]) -> dict[str, str]:
+  """Returns the colour and pattern of bars, given what `line_style` returns."""
+  return {'color': style['color'], 'hatch': _HATCHES[style['linestyle']]}
 
 
 def labelled(axes: Any) -> list[Any]:
@@ -58,7 +64,7 @@ def returns_axis(axes: Any):
 
 def frames_panel(axes: Any, quantity: str, title: str = '', frames: str = 'environment frames'):
   """Labels and styles a panel of a quantity against environment frames. `frames`: label of the horizontal axis."""
-  axes.set_title(title, color=INK, loc='left', fontsize=10)
+  axes.set_title(title, color=INK, loc='left', fontsize=10, parse_math=False)  # A level's name may have a $.
   axes.set_xlabel(frames, color=INK)
   axes.set_ylabel(quantity, color=INK)
   frames_axis(axes)
@@ -90,7 +96,8 @@ def scores_axis(axes: Any, is_logarithmic: bool):
 
 def vertical_scores_axis(axes: Any):
   """Formats the vertical axis for human-normalised Atari scores. It is logarithmic above 100 %."""
-  axes.set_ylim(bottom=min(axes.dataLim.y0, 0.) - 5)  # Otherwise the axis would begin far below the lowest score.
+  lowest = min(each.dataLim.y0 for each in axes.get_shared_y_axes().get_siblings(axes))
+  axes.set_ylim(bottom=min(lowest, 0.) - 5)  # Otherwise the axis would begin far below the lowest score.
   axes.set_yscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
   axes.yaxis.set_major_locator(ticker.FixedLocator(_SCORES))
   axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda score, _: f'{score:,.0f}'))

@@ -72,7 +72,7 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result]) -> figure
 
 
 def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]) -> figure.Figure | None:
-  """Draws a panel per level with training returns against frames, and the paper's evaluation score as a line.
+  """Draws a panel per level with training returns against frames per level, and the paper's evaluation score as a line.
 
   The curve of a population's member follows the members that its agent was copied from, as in the paper's appendix F.
   If a member with fewer frames copied one with more frames, the curve goes back in frames there. If a level has a test
@@ -92,7 +92,7 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
   if not by_level:
     return None
   levels = [level for level in suite.levels if level in by_level]
-  picture, panels = curves.grid_of_returns(levels)
+  picture, panels = curves.grid_of_returns(levels, frames='environment frames per level')
   agents = (name for name, agent in published.AGENTS.items() if agent.suite == suite_name)
   colours = dict(zip(agents, drawing.LINES, strict=False))
   for level, axes in panels.items():
@@ -163,12 +163,14 @@ def draw_action_values(found: Sequence[sweep.Sample]) -> figure.Figure | None:
   return picture
 
 
-def draw_stability(found: Sequence[sweep.Sample]) -> figure.Figure:
+def draw_stability(found: Sequence[sweep.Sample]) -> figure.Figure | None:
   """Draws the final training scores of a sweep's samples, best first: a panel per level, and a line per setting.
 
   Args:
     found: from `sweep.samples`.
   """
+  if not any(sample.score for sample in found):
+    return None
   styles = curves.styles_of(dict.fromkeys(sample.line for sample in found))
   picture, panels = _level_panels(list(dict.fromkeys(sample.level for sample in found)))
   for level, axes in panels.items():
@@ -241,11 +243,11 @@ def _mean_curve(samples: Sequence[sweep.Sample]) -> tuple[np.ndarray, np.ndarray
 
 
 def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Returns frames [N] and training returns [N] by level. Levels without returns are left out. Rows are thinned."""
-  rows = curves.rows_of_run(run)
+  """Returns frames per level [N] and training returns [N] by level, without those that have no returns; thinned."""
+  rows, num_levels = curves.rows_of_run(run), len(registry.expand(run.flags['level_name']))
   found = {}
   for level in levels:
-    points = [(row['environment_frames'], row[f'episode_return/{level}']) for row in rows
+    points = [(row['environment_frames'] / num_levels, row[f'episode_return/{level}']) for row in rows
               if row.get(f'episode_return/{level}') is not None]
     if points:
       found[level] = tuple(np.transpose(runs_lib.thinned(points)))

@@ -27,7 +27,7 @@ def name_of(run: runs_lib.Run) -> str:
     return agent.name
   name = popart_tables.name_of(run) if run.agent == 'popart_impala' else runs_lib.NAMES.get(run.agent, run.agent)
   names = [name, run.flags.get('torso', ''), 'experts' if runs_lib.is_expert(run) else '',
-           'PBT' if run.population > 1 else '']
+           'PBT' if run.population > 1 else '', *(runs_lib.unlike_paper(run) if of_paper else ())]
   return ', '.join(name for name in names if name)
 
 

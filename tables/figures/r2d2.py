@@ -65,7 +65,7 @@ def draw_delta_q(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
     _draw_bars(left, rows, styles)
     returns = curves.returns_of(runs_of_levels[level])
     curves.draw_lines(right, returns, _RETURN, dict(zip(returns, (styles[name] for name in rows), strict=True)))
-    left.set_title(level, color=drawing.INK, loc='left', fontsize=10)
+    left.set_title(level, color=drawing.INK, loc='left', fontsize=10, parse_math=False)
     left.set_ylabel('ΔQ, median over training', color=drawing.INK)
     drawing.plain(left, 'y')
     drawing.frames_panel(right, 'mean return' if curves.are_evaluated(returns) else 'training return')
@@ -121,7 +121,7 @@ def _draw_group(axes: Any, place: int, places: int, found: Sequence[Sequence[flo
            for at, values in enumerate(found) if values]
   spreads = [score.spread or 0 for _, score in drawn]
   axes.bar([at for at, _ in drawn], [score.mean for _, score in drawn], width, yerr=spreads if any(spreads) else None,
-           label=label, color=style['color'], error_kw={'ecolor': drawing.INK, 'elinewidth': 0.8})
+           label=label, **drawing.bar_style(style), error_kw={'ecolor': drawing.INK, 'elinewidth': 0.8})
 
 
 def _draw_bars(axes: Any, rows: curves.Rows, styles: Mapping[str, dict[str, str]]):
@@ -142,7 +142,7 @@ def draw_ablations(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
                      if len(set(map(r2d2_variants.variant, group))) > 1}
   compared = [run for run in runs if run.flags['level_name'] in compared_levels]
   groups = r2d2_variants.by_variant(compared)
-  return curves.draw_returns(curves.returns_of(groups), 'Returns of variants of R2D2 (figure 4)')
+  return curves.draw_returns(curves.returns_of(groups), 'Returns of variants of R2D2 (figure 4), areas from the worst to the best run')
 
 
 def draw_memory(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
@@ -164,7 +164,7 @@ def draw_memory(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   picture, panels = drawing.grid(len(of_levels), len(_MEMORY_AXES), 11, 0.3 + 2.6 * len(of_levels))
   for row, (level, found) in zip(panels, sorted(of_levels.items()), strict=True):
     _draw_histories(row, found, styles)
-    row[0].set_title(level, color=drawing.INK, loc='left', fontsize=10)
+    row[0].set_title(level, color=drawing.INK, loc='left', fontsize=10, parse_math=False)
   drawing.title_and_legend(picture, 'Evaluations with a restricted memory (figure 5)', panels.flat)
   return picture
 

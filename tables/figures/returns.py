@@ -19,7 +19,8 @@ def picture(found: returns_table.Returns) -> figure.Figure:
   lines = {**found.lines, **found.others}
   iqm, title = 'interquartile mean of the levels', 'Training returns, areas from the worst to the best run'
   has_iqm = any(line.iqm for line in lines.values())
-  drawn, panels = curves.grid_of_returns([*found.levels, *([iqm] if has_iqm else [])])
+  drawn, panels = curves.grid_of_returns([*found.levels, *([iqm] if has_iqm else [])],
+                                         frames='environment frames per level')
   styles = curves.styles_of(found.lines) | {
       name: {'color': drawing.INK, 'linestyle': style}
       for name, style in zip(found.others, _STYLES_OF_OTHERS, strict=False)}

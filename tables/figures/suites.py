@@ -97,12 +97,12 @@ def draw_bars(rows: curves.Rows, papers: Mapping[str, Mapping[str, float]], is_l
   height = 0.8 / len(bars)
   for number, (name, finals) in enumerate(bars.items()):
     places = {level: levels.index(level) + 0.4 - (number + 0.5) * height for level in finals}
-    colour = drawing.line_style(number)['color']
-    axes.barh(list(places.values()), list(finals.values()), height, color=colour, alpha=0.75, label=name)
+    style = drawing.bar_style(drawing.line_style(number))
+    axes.barh(list(places.values()), list(finals.values()), height, alpha=0.75, label=name, **style)
     of_paper = papers.get(name, {})
     marks = {level: scores.human_normalised(level, of_paper[level]) for level in finals if level in of_paper}
     if marks:
-      axes.plot(list(marks.values()), [places[level] for level in marks], linestyle='', marker='|', color=colour,
+      axes.plot(list(marks.values()), [places[level] for level in marks], linestyle='', marker='|', color=style['color'],
                 markersize=9, markeredgewidth=2, label=drawing.papers_label(name))
   drawing.scores_axis(axes, is_logarithmic)
   axes.set_yticks(range(len(levels)), levels, fontsize=8)

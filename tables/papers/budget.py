@@ -2,8 +2,8 @@
 
 tables/data/rates.csv is the only place with these rates. Its columns:
 
-  family, suite, torso, lstm, learned, the agents that a row is for: `learned` is the number of transitions that are
-    learners                           learned from per new agent step
+  family, suite, torso, lstm, learned, the agents that a row is for: `learned` is the number of transitions that LASER
+    learners                           learns from per new agent step, and 1 for all other agents
   step_ms                              processor time per agent step of all that a run does, environments included;
                                        measured here, empty if it was not
   environment_ms                       processor time per agent step of the environment alone
@@ -88,7 +88,7 @@ class Cost(NamedTuple):
 
 
 def learned_per_step(agent: published.Agent) -> int:
-  """Returns the number of transitions that the agent learns from per new agent step: 1 without a replay."""
+  """Returns the number of transitions that LASER learns from per new agent step, and 1 for all other agents."""
   if agent.family != 'laser':
     return 1
   settings = dict(agent.settings)

@@ -72,7 +72,7 @@ def comma_separated(table: Table) -> str:
 
 def _text(cell: str | Number, signed: bool) -> str:
   if isinstance(cell, str):
-    return cell
+    return cell.replace('|', r'\|')
   value, decimals, more = cell
   if value is None:
     return MISSING

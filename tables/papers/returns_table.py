@@ -80,7 +80,7 @@ def gather(runs: Sequence[runs_lib.Run], every: int) -> Returns:
     raise errors.UserError(next(iter(without.values())))
   longest = max(read[run.logdir].frames_per_level for run in runs)
   if longest < every:
-    raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames of the longest run')
+    raise errors.UserError(f'--returns_every={every}: want at most {longest}, the frames per level of the longest run')
   marks = range(every, longest + 1, every)
   chosen = {name: _longest(of_line, read, every) for name, of_line in _by_name(runs, read).items()}
   lines = {name: _of_runs(of_line, read, marks) for name, (of_line, _) in chosen.items()}

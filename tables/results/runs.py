@@ -236,6 +236,15 @@ def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | N
   return min(candidates, key=lambda agent: (agent.population, agent.learners), default=None)
 
 
+def unlike_paper(run: Run) -> list[str]:
+  """Returns words for what no agent of the IMPALA paper has on the suite of a run of IMPALA or A3C, for its name."""
+  suite, correction = suite_of(run), run.flags.get('off_policy_correction', 'vtrace')
+  words = [correction] if run.family != A3C and correction != 'vtrace' else []
+  if suite and (has_lstm := run.flags.get('use_lstm')) != (suite.name == 'dmlab30'):
+    words.append('LSTM' if has_lstm else 'no LSTM')
+  return words
+
+
 def describe(run: Run) -> str:
   """Describes the settings that determine to which agent of the paper a run corresponds."""
   flags, suite = run.flags, suite_of(run)

@@ -164,7 +164,8 @@ class DmEnvTest(parameterized.TestCase):
       ('make', dict(spec=specs.BoundedArray((), np.int32, 0, 2**31 - 1)), 'want an integer with at most 1,048,576 val'),
       ('make_failing', dict(error='value'), 'no size at seed 0$'),
       ('nothing', {}, 'the module .*dm_env_adapter_test has no function nothing; it is .*/dm_env_adapter_test.py$'),
-      ('NO_FUNCTION', {}, 'the module .*dm_env_adapter_test has no function NO_FUNCTION; it is .*/dm_env_adapter_test.py$'),
+      ('NO_FUNCTION', {},
+       'the module .*dm_env_adapter_test has no function NO_FUNCTION; it is .*/dm_env_adapter_test.py$'),
       ('', {}, 'want dm_env:MODULE:FUNCTION$'))
   def test_what_cannot_be_used_is_one_line(self, function, arguments, message):
     with self.assertRaisesRegex(ValueError, f'^dm_env:{_HERE}:{function}: {message}'):

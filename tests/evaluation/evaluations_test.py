@@ -148,7 +148,8 @@ class EvaluationProcessTest(evaluation_testing.EvaluationTestCase):
         impala.IMPALA, config, run_config.RunConfig(logdir=run.logdir, evaluation_episodes=5)))
     request |= {'directory': run.logdir, 'logdir': run.logdir}
     make_host = actor_host.ActorHost
-    with absltest.mock.patch.object(evaluation_process.evaluation_results, 'suite_of', list),          absltest.mock.patch.object(actor_host, 'ActorHost', side_effect=make_host) as made:
+    with absltest.mock.patch.object(evaluation_process.evaluation_results, 'suite_of', list), \
+         absltest.mock.patch.object(actor_host, 'ActorHost', side_effect=make_host) as made:
       row = evaluation_process.evaluate(json.loads(json.dumps(request)))
     seed = evaluation.seed_of(config.seed, 1)  # Of the first checkpoint.
     self.assertEqual(row['seed'], seed)

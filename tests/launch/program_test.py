@@ -252,8 +252,8 @@ class ActorHostTest(parameterized.TestCase):
                                    '--reset_on_life_loss', f'--logdir={self.create_tempdir().full_path}/run')
 
   def test_regression_a_preset_whose_config_is_not_its_agents_is_one_line(self):
-    with self.assertRaisesRegex(errors.UserError, '^the preset has a config of R2d2Config: want one of ImpalaConfig, the '
-                                'config class of impala$'):
+    with self.assertRaisesRegex(errors.UserError, '^the preset has a config of R2d2Config: want one of ImpalaConfig, '
+                                'the config class of impala$'):
       training.run_in_this_process(impala.IMPALA, configs.R2d2Config(), atari57_protocol.Protocol())
 
   def test_more_levels_than_a_default_name_can_hold(self):

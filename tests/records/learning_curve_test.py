@@ -87,6 +87,13 @@ class LearningCurveTest(absltest.TestCase):
     self.assertStartsWith(axes.get_title(loc='left'), 'gymnasium:Task-v0?path=$x_{$: ')
     self.assertTrue(os.path.exists(run.picture))
 
+  def test_regression_a_long_name_leaves_room_for_the_return_which_has_all_digits(self):
+    run = _Run(self, rows=1, level='pong,breakout,boxing,qbert,seaquest,space_invaders')
+    with open(os.path.join(run.logdir, 'metrics.jsonl'), 'a', encoding='utf-8') as stream:
+      stream.write('{"environment_frames": 10000, "wall_seconds": 360, "episode_return": 13546.2}\n')
+    self.assertEqual(run.draw()[0].get_title(loc='left'),
+                     'pong,breakout,boxing,…eaquest,space_invaders: 13,546 after 10,000 frames')
+
   def test_shows_the_figures_of_the_run(self):
     run = _Run(self, rows=200, first_return=10)
     axes, top = run.draw()

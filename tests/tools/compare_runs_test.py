@@ -54,6 +54,18 @@ class CompareRunsTest(absltest.TestCase):
     self._compare()
     self.assertEqual(self.skipped.getvalue(), f'not finished: {run}: 100 of 200 frames\n')
 
+  def test_regression_a_run_whose_last_row_lacks_the_metric_is_finished(self):
+    self._run('run', [0., None], total_environment_frames=200)
+    self._compare()
+    self.assertEmpty(self.skipped.getvalue())
+
+  def test_regression_large_numbers_keep_their_digits(self):
+    self._run('run', [12_345_678., 12_345_999.])
+    output, screen = self._compare()
+    self.assertIn('at the end 12,345,999', screen)
+    with open(os.path.join(output, 'episode_return.csv'), encoding='utf-8') as file:
+      self.assertEqual([row['episode_return'] for row in csv.DictReader(file)], ['12345678', '12345999'])
+
   def test_runs_that_differ_only_in_their_seeds_are_a_group(self):
     for seed in range(3):
       self._run(f'a{seed}', [0., seed, seed / 2], seed=seed, learning_rate=0.1, num_environments=seed)

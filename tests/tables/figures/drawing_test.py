@@ -47,6 +47,18 @@ class DrawingTest(parameterized.TestCase):
     drawing.vertical_scores_axis(axes)
     self.assertBetween(axes.get_ylim()[0], lowest - 10, lowest)
 
+  def test_regression_a_panel_that_shares_the_axis_cuts_off_no_score_of_another(self):
+    _, ((left, right),) = drawing.grid(1, 2, 8, 3, sharey=True)
+    for axes, lowest in ((left, -60.), (right, -20.)):
+      axes.plot([0, 1], [lowest, 300.])
+    for axes in (left, right):
+      drawing.vertical_scores_axis(axes)
+    self.assertBetween(left.get_ylim()[0], -70, -60)
+
+  def test_bars_of_many_agents_can_be_told_apart(self):
+    styles = [drawing.bar_style(drawing.line_style(number)) for number in range(24)]
+    self.assertLen({tuple(style.values()) for style in styles}, 24)
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -65,7 +65,7 @@ class FiguresTest(run_directories.TestCase):
     self.assertStartsWith(self._title(panels[0]), 'Training returns')
     for axes, level in zip(panels, dmlab30.TEST_LEVELS):
       first, second, paper = axes.lines
-      np.testing.assert_array_equal(first.get_xydata(), [[5e9, 1], [7.5e9, 2], [1e10, 4]])
+      np.testing.assert_allclose(first.get_xydata(), [[5e9 / 30, 1], [7.5e9 / 30, 2], [1e10 / 30, 4]])  # Per level.
       np.testing.assert_array_equal(second.get_ydata(), first.get_ydata())
       self.assertEqual(set(paper.get_ydata()), {_PBT[level]})
 
@@ -80,7 +80,7 @@ class FiguresTest(run_directories.TestCase):
     population_directory.append_evolution(logdirs[0], population_directory.Evolution(300, 0., 1, 200, copied))
     (axes,) = pictures.panels(self, impala_figures.draw_learning_curves, 'dmlab30',
                               self._gathered('3', 'population/member_00'))
-    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[100, 10], [200, 20], [400, 40]])
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), [[100 / 30, 10], [200 / 30, 20], [400 / 30, 40]])
 
   def test_an_agent_whose_levels_are_not_printed_has_the_line_of_the_one_whose_are(self):
     run_directories.make(self.folder, 'run', _PBT, torso='shallow', curves={'rooms_watermaze': [1.0, 2.0]})
@@ -95,6 +95,10 @@ class FiguresTest(run_directories.TestCase):
     curve = axes.lines[0].get_ydata()
     self.assertBetween(len(curve), 400, 502)
     self.assertEqual(curve[-1], 5000)
+
+  def test_regression_a_sweep_without_scores_has_no_picture(self):
+    found = impala_figures.sweep_pictures([sweep.Sample('pong', 'impala', {}, None, 0, [])])
+    self.assertEqual(set(found.values()), {None})
 
   def test_without_curves_nothing_is_drawn(self):
     run_directories.single_game(self.folder, 'run', 20.0)

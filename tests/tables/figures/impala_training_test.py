@@ -52,6 +52,15 @@ class ImpalaTrainingTest(run_directories.TestCase):
     by_frames, _ = self._panels(impala_training.draw_scores)
     self.assertEqual(pictures.ends(by_frames), {'PopArt-IMPALA, deep, PBT': 70., 'MultiHead-IMPALA, deep, PBT': 40.})
 
+  def test_regression_agents_that_the_paper_does_not_have_are_not_drawn_as_the_papers(self):
+    for name, score, settings in (('plain', 70., {}), ('no_correction', 40., {'off_policy_correction': 'none'}),
+                                  ('no_memory', 30., {'use_lstm': False})):
+      self._make(name, [1., score], torso='shallow', **settings)
+    by_frames, _ = self._panels(impala_training.draw_scores)
+    self.assertEqual(pictures.ends(by_frames), {
+        'IMPALA, shallow': 70., "IMPALA, shallow: the paper's final score": 37.1, 'IMPALA, shallow, none': 40.,
+        'IMPALA, shallow, no LSTM': 30.})
+
   def test_experts_are_drawn_against_the_frames_of_all_of_them(self):
     for level, score in (('rooms_watermaze', 0.5), ('natlab_fixed_large_map', 3.)):
       returns = [run_directories.mean_return(level, 0.), run_directories.mean_return(level, score)]

@@ -34,6 +34,11 @@ class LayoutTest(absltest.TestCase):
     self.assertIn('| 1.3 (1 to 2) |', layout.markdown(table))
     self.assertEqual(layout.comma_separated(table), 'mean\n1.26\n')
 
+  def test_regression_a_bar_in_a_name_is_no_column(self):
+    table = layout.Table('A title', ['level'], [['dm_env:m:make?a=x|y']], [])
+    self.assertIn(r'| dm_env:m:make?a=x\|y |', layout.markdown(table))
+    self.assertEqual(layout.comma_separated(table), 'level\ndm_env:m:make?a=x|y\n')
+
   def test_without_notes_a_table_ends_with_its_last_row(self):
     self.assertEndsWith(layout.markdown(_TABLE._replace(notes=[])), 'not run                    |\n')
 

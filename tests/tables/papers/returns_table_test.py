@@ -86,7 +86,7 @@ class ReturnsTableTest(run_directories.TestCase):
                      [('pong', '1', '1.00', '1.00'), ('breakout', '1', '5.00', '–')])
     self.assertIn(f'Not in the table: {self.folder}/short: other seeds have more frames.',
                   self._table().notes)
-    with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1500, the frames of '):
+    with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1500, the frames per level of '):
       self._rows(every=2_000)
 
   def test_a_run_without_metrics_is_named(self):
@@ -172,7 +172,7 @@ class ReturnsTableTest(run_directories.TestCase):
     self._run('excerpt', [], seed=2, curves={'pong': [1., 2.]}, frames=4_000)
     row, = self._rows()
     self.assertNotIn('1.5K', row)
-    with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1000, the frames of the '):
+    with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1000, the frames per level of the '):
       self._table(every=2_000)
 
   def test_the_papers_scores_of_laser(self):
