@@ -15,7 +15,7 @@ def sent_specs(specs: Sequence[tf.TensorSpec], precision: str) -> list[tf.Tensor
   """Returns the specs in which parameters travel to another process.
 
   Weights are the float32 parameters with two dimensions or more. They are nearly all of the bytes. The others, such as
-  biases and PopArt's statistics, stay as they are.
+  biases, stay as they are.
 
   Args:
     specs: a tf.TensorSpec for each parameter.

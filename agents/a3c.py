@@ -79,10 +79,10 @@ def work(agent: Agent, unroll: unroll_lib.Unroll, config: configs.A3cConfig) -> 
 def loss(agent: Agent, batch: learner_step.Batch, unused_config: configs.A3cConfig) -> learner_step.Loss:
   """A loss of the shared parameters whose value and gradient are those that the worker has sent."""
   sent = batch.unroll.agent_output
-  # The gradient of this product is the worker's gradient. Its value is not used: it is subtracted again below.
+  # The gradient of this product is the worker's gradient. Its value is not used: it is subtracted below, exactly.
   product = tf.add_n([tf.reduce_sum(tf.squeeze(gradient, 1) * variable)
                       for gradient, variable in zip(sent.gradients, agent.trainable_variables, strict=True)])
-  return learner_step.Loss(sent.total[0, 0] + product - tf.stop_gradient(product),
+  return learner_step.Loss(sent.total[0, 0] + (product - tf.stop_gradient(product)),
                            {name: term[0, 0] for name, term in sent.terms.items()})
 
 

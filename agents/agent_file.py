@@ -48,7 +48,7 @@ class AgentFile(NamedTuple):
   """A file that was read."""
   path: str
   manifest: Manifest
-  values: dict[str, np.ndarray]  # Name -> float32 [...], in the order of Agent.acting_variables.
+  values: dict[str, np.ndarray]  # Name -> [...], in the order of Agent.acting_variables.
 
 
 def write(path: str, manifest: Manifest, variables: Sequence[tf.Variable], precision: str) -> str:
@@ -58,7 +58,8 @@ def write(path: str, manifest: Manifest, variables: Sequence[tf.Variable], preci
     path: the file.
     manifest: describes the agent. Its hash is replaced.
     variables: Agent.acting_variables.
-    precision: how the variables are stored, one of PRECISIONS.
+    precision: how the weights and biases are stored, one of PRECISIONS. Variables that are not trained or have another
+      type than float32, such as counters, are stored exactly.
   Returns:
     The SHA-256 of the file.
   Raises:
@@ -67,9 +68,12 @@ def write(path: str, manifest: Manifest, variables: Sequence[tf.Variable], preci
   """
   arrays = {}
   for name, variable in zip(_names(variables), variables, strict=True):
-    value = variable.numpy().astype(np.float32)
-    if not np.isfinite(value).all():
+    value = variable.numpy()
+    if np.issubdtype(value.dtype, np.floating) and not np.isfinite(value).all():
       raise errors.UserError(f'{variable.name}: its values are not finite: the training has diverged')
+    if not variable.trainable or value.dtype != np.float32:
+      arrays[name] = value
+      continue
     if precision == 'int8' and value.ndim > 1:
       largest = np.abs(value).max(axis=tuple(range(value.ndim - 1)))
       scale = np.where(largest > 0, largest / _LARGEST_INT8, 1.).astype(np.float32)
@@ -105,7 +109,7 @@ def read(path: str) -> AgentFile:
   except _DAMAGED as error:
     raise errors.UserError(f'{path} is damaged, or is not a trained agent ({settings.shown(error)}): download or '
                            'export it again') from error
-  values = {name: array.astype(np.float32) * arrays.get(_scale_of(name), np.float32(1))
+  values = {name: array * arrays[_scale_of(name)] if _scale_of(name) in arrays else array
             for name, array in arrays.items() if not name.endswith(_scale_of(''))}
   return AgentFile(path, manifest, values)
 
@@ -123,7 +127,7 @@ def assign(file: AgentFile, variables: Sequence[tf.Variable]) -> None:
     raise errors.UserError(f'{file.path} does not fit the network: {name} has shape {found.get(name, "none")}, want '
                            f'{wanted.get(name, "none")}: use the version of this project that it was made with')
   for name, variable in zip(wanted, variables, strict=True):
-    variable.assign(file.values[name])
+    variable.assign(file.values[name].astype(variable.dtype.as_numpy_dtype))
 
 
 def _parse(value: Any) -> Manifest:

@@ -51,7 +51,7 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
         'loss/policy_gradient': Metric('', 'policy gradient term, a sum over steps and batch'),
         'loss/baseline': Metric('', 'baseline term before its weight --baseline_cost, a sum over steps and batch'),
         'loss/entropy': Metric('nats', 'negative entropy of the policy before its weight --entropy_cost, a sum over '
-                               'steps and batch'),
+                               'steps and batch; of LASER over the steps of --entropy_steps'),
         'loss/pixel_control': Metric('', 'pixel control term before its weight --pixel_control_cost'),
         'loss/td': Metric('', 'R2D2: half of the squared TD errors, weighted by importance: a sum over the steps of a '
                           'sequence, a mean over sequences'),

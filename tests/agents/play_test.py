@@ -150,6 +150,20 @@ class PlayTest(parameterized.TestCase):
         np.testing.assert_array_equal(value, variable.astype(np.float16))
     self.assertLess(os.path.getsize(path), 0.7 * os.path.getsize(self.export(logdir, name='f.npz')))
 
+  def test_regression_variables_that_are_not_trained_are_stored_exactly(self):
+    logdir, agent = self.make_run()
+    path, manifest = os.path.join(self.folder, 'agent.npz'), agent_file.read(self.export(logdir)).manifest
+    statistics = [tf.Variable([2049, 70_000], trainable=False, dtype=tf.int64, name='count'),
+                  tf.Variable([[2049., 1e-9, 70_000.]], trainable=False, name='variance')]
+    wanted = [variable.numpy() for variable in statistics]
+    for precision in agent_file.PRECISIONS:
+      agent_file.write(path, manifest, [*agent.acting_variables, *statistics], precision)
+      for variable in statistics:
+        variable.assign(tf.zeros_like(variable))
+      agent_file.assign(agent_file.read(path), [*agent.acting_variables, *statistics])
+      for variable, value in zip(statistics, wanted, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
   def test_the_manifest_names_the_command_and_an_evaluation_of_this_checkpoint(self):
     logdir, _ = self.make_run()
     result = {'mean': 1., 'median': 1., 'episode_returns': [1., 1.]}
