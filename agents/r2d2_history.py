@@ -200,7 +200,7 @@ def evaluate(config: HistoryConfig, trained: python_api.StoredRun, level_id: int
     return agents[-1]
 
   screen = quiet.screen()
-  seed = evaluation.seed_of(trained.config.seed) + level_id * run.num_environments  # The same for each history.
+  seed = evaluation.seed_of(trained.config.seed, level_id)  # The same for each history.
   with evaluation.explaining(logdir, loaded), contextlib.closing(
       actor_host.ActorHost(trained.levels, trained.protocol, run, seed, screen, played=[level_id])) as host:
     make_agent = r2d2.R2D2.maker(host, trained.levels, trained.config)

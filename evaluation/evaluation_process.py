@@ -56,7 +56,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
   selection, results, trained = evaluation.selection_of(agent, run), {}, {}
   for level_id in range(len(levels)):
     with evaluation.explaining(request['logdir'], loaded), contextlib.closing(
-        actor_host.ActorHost(levels, request['protocol'], run, seed + level_id * run.num_environments,
+        actor_host.ActorHost(levels, request['protocol'], run, seed + level_id * int(run.num_environments),
                              played=[level_id])) as host:
       make_agent = agent.maker(host, levels, config)
       policy = evaluation.restore(make_agent, loaded, host.device)

@@ -18,7 +18,7 @@ _HUMAN = _LINEAR_UP_TO = 100.  # Per cent.
 _SCORES = (-100, 0, 25, 50, 75, 100, 1000, 10_000)  # Per cent, marked on logarithmic axes.
 _UNITS = ((1_000_000, 'M'), (1_000, 'K'))
 _STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
-_HATCHES = dict(zip(_STYLES, ('', '//', '..', 'xx'), strict=True))  # Bars have these instead.
+_HATCHES = ('', '//', '..', 'xx')  # Bars have these instead.
 
 
 def grid(rows: int, columns: int, width: float, height: float, sharex: bool = False,
@@ -38,7 +38,7 @@ def line_style(number: int) -> dict[str, str]:
 
 def bar_style(style: Mapping[str, str]) -> dict[str, str]:
   """Returns the colour and pattern of bars, given what `line_style` returns."""
-  return {'color': style['color'], 'hatch': _HATCHES[style['linestyle']]}
+  return {'color': style['color'], 'hatch': _HATCHES[_STYLES.index(style['linestyle'])]}
 
 
 def labelled(axes: Any) -> list[Any]:

@@ -142,7 +142,8 @@ def draw_ablations(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
                      if len(set(map(r2d2_variants.variant, group))) > 1}
   compared = [run for run in runs if run.flags['level_name'] in compared_levels]
   groups = r2d2_variants.by_variant(compared)
-  return curves.draw_returns(curves.returns_of(groups), 'Returns of variants of R2D2 (figure 4), areas from the worst to the best run')
+  return curves.draw_returns(curves.returns_of(groups),
+                             'Returns of variants of R2D2 (figure 4), areas from the worst to the best run')
 
 
 def draw_memory(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
