@@ -102,8 +102,8 @@ def draw_bars(rows: curves.Rows, papers: Mapping[str, Mapping[str, float]], is_l
     of_paper = papers.get(name, {})
     marks = {level: scores.human_normalised(level, of_paper[level]) for level in finals if level in of_paper}
     if marks:
-      axes.plot(list(marks.values()), [places[level] for level in marks], linestyle='', marker='|', color=style['color'],
-                markersize=9, markeredgewidth=2, label=drawing.papers_label(name))
+      axes.plot(list(marks.values()), [places[level] for level in marks], linestyle='', marker='|', markersize=9,
+                markeredgewidth=2, color=style['color'], label=drawing.papers_label(name))
   drawing.scores_axis(axes, is_logarithmic)
   axes.set_yticks(range(len(levels)), levels, fontsize=8)
   axes.set_ylim(-0.7, len(levels) - 0.3)

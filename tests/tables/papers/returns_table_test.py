@@ -172,7 +172,8 @@ class ReturnsTableTest(run_directories.TestCase):
     self._run('excerpt', [], seed=2, curves={'pong': [1., 2.]}, frames=4_000)
     row, = self._rows()
     self.assertNotIn('1.5K', row)
-    with self.assertRaisesRegex(errors.UserError, '^--returns_every=2000: want at most 1000, the frames per level of the '):
+    with self.assertRaisesRegex(
+        errors.UserError, '^--returns_every=2000: want at most 1000, the frames per level of the '):
       self._table(every=2_000)
 
   def test_the_papers_scores_of_laser(self):
