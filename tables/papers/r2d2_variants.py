@@ -19,7 +19,7 @@ _ABLATIONS = {  # Name -> its settings.
 }
 _PLUS = {  # Setting of R2D2+ -> its values.
     'torso': ('deep',), 'reward_transform': ('soft_asymmetric', 'optimistic_asymmetric'),
-    'target_update_interval': (400,), 'batch_size': (32,)}
+    'target_update_interval': (400,), 'batch_size': (32,), 'samples_per_period': (0.77,)}
 _STRATEGY = ('recurrent_state', 'burn_in')
 
 

@@ -62,9 +62,9 @@ class R2d2SuitesTest(run_directories.TestCase):
 
   def test_dmlab_has_capped_scores_also_of_impala(self):
     for level, share in (('rooms_watermaze', 2.), ('natlab_fixed_large_map', 0.4)):
-      self._make(f'r2d2_{level}', level, (0., share))
+      self._make(f'r2d2_{level}', level, (0., share), samples_per_period=1.54)
       self._make(f'plus_{level}', level, (0., share / 2), torso='deep', reward_transform='optimistic_asymmetric',
-                 target_update_interval=400, batch_size=32)
+                 target_update_interval=400, batch_size=32, samples_per_period=0.77)
       self._impala(f'again_{level}', level, (0., share / 4), action_set='popart')
       self._impala(f'original_{level}', level, (0., share / 8))
     self._impala('all', 'rooms_watermaze', (0., 1.), total_environment_frames=10)  # Of another number of frames.
