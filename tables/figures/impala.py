@@ -163,14 +163,12 @@ def draw_action_values(found: Sequence[sweep.Sample]) -> figure.Figure | None:
   return picture
 
 
-def draw_stability(found: Sequence[sweep.Sample]) -> figure.Figure | None:
+def draw_stability(found: Sequence[sweep.Sample]) -> figure.Figure:
   """Draws the final training scores of a sweep's samples, best first: a panel per level, and a line per setting.
 
   Args:
     found: from `sweep.samples`.
   """
-  if not any(sample.score for sample in found):
-    return None
   styles = curves.styles_of(dict.fromkeys(sample.line for sample in found))
   picture, panels = _level_panels(list(dict.fromkeys(sample.level for sample in found)))
   for level, axes in panels.items():

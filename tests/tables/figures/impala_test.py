@@ -96,10 +96,6 @@ class FiguresTest(run_directories.TestCase):
     self.assertBetween(len(curve), 400, 502)
     self.assertEqual(curve[-1], 5000)
 
-  def test_regression_a_sweep_without_scores_has_no_picture(self):
-    found = impala_figures.sweep_pictures([sweep.Sample('pong', 'impala', {}, None, 0, [])])
-    self.assertEqual(set(found.values()), {None})
-
   def test_without_curves_nothing_is_drawn(self):
     run_directories.single_game(self.folder, 'run', 20.0)
     self.assertIsNone(impala_figures.draw_learning_curves('atari57', self._gathered('C.1')))
