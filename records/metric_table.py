@@ -26,7 +26,7 @@ _SECTIONS: dict[str, dict[str, Metric]] = {
         'learner_steps': Metric('updates', 'updates that the learner has made, over all restarts'),
         'skipped_updates': Metric('updates', 'updates that were skipped over all restarts, because a number was not '
                                   'finite'),
-        'wall_seconds': Metric('s', 'time since the start of the process, summed over restarts; it has the start-up'),
+        'wall_seconds': Metric('s', 'time since the start of the process, start-up included, over all restarts'),
         'frames_per_second': Metric('environment frames per second', 'frames received since the last row'),
         'memory_megabytes': Metric('MB', 'memory of the training process and its environment workers; what they share '
                                    'counts once'),
