@@ -294,7 +294,7 @@ class R2d2Config(runtime_config.RuntimeConfig):
       True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
   samples_per_period: float = setting(
       0.77, 'Sequences learned from per sequence_period new agent steps, rounded by at most 2 %. Section 2.3: '
-      '5 updates of 64 sequences per second, while 256 actors make 416 on Atari and 208 on DMLab.', more_than=0,
+      '5 updates of 64 sequences per second, while 256 actors make 416 on Atari and 208 on DMLab.', at_least=1e-6,
       at_most=1e6)
   priority_exponent: float = setting(
       0.9, 'Sequences are sampled in proportion to their priority to this power; 0 for uniformly. Section 2.3.',
