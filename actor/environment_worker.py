@@ -154,8 +154,8 @@ def _specification(environment):
 
 def _specification_of_all(environments, numbers):
   first = _specification(environments[0])
-  for number, environment in enumerate(environments):
-    numbers[shared_memory.AT_WORK] = number + 1  # The message of an error names the environment.
+  for number, environment in enumerate(environments[1:], start=2):
+    numbers[shared_memory.AT_WORK] = number  # The message of an error names the environment.
     other = _specification(environment)
     if other != first:
       raise ValueError(f'the environments of a run must have the same specification: got {first} and {other}')

@@ -118,7 +118,6 @@ class EnvironmentWorkers:
     self._workers: list[Worker | None] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
     self._specification: Specification | None = None
-    self._specified = 0  # The actor of whose environment this is the specification.
     self.early_deaths = 0
     self._given_up = False
     self._mark = f'{secrets.token_hex(8)}.'
@@ -322,11 +321,11 @@ class EnvironmentWorkers:
     specification = Specification(**json.loads(answer))
     if self._specification is None:
       self._check(specification)
-      self._specification, self._specified = specification, self.actor_ids[worker][0]
+      self._specification = specification  # Of actor 0: workers are greeted in order.
     elif specification != self.specification:
       raise WorkerError(
           f'the environments of a run must have the same specification: got {self.specification} for '
-          f'{self._title(self._specified)} and {specification} for {self._title(self.actor_ids[worker][0])}')
+          f'{self._title(0)} and {specification} for {self._title(self.actor_ids[worker][0])}')
     connection.setblocking(False)
     os.ftruncate(memory, shared_memory.block_bytes(self.layout, len(self.actor_ids[worker])))
     # A process that accesses memory after the end of the file is killed. The seal keeps a worker from shrinking the

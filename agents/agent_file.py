@@ -48,7 +48,7 @@ class AgentFile(NamedTuple):
   """A file that was read."""
   path: str
   manifest: Manifest
-  values: dict[str, np.ndarray]  # Name -> [...], in the order of Agent.acting_variables.
+  values: dict[str, np.ndarray]  # Name -> [...] as stored, int8 times its scale, in the order of acting_variables.
 
 
 def write(path: str, manifest: Manifest, variables: Sequence[tf.Variable], precision: str) -> str:

@@ -58,10 +58,10 @@ class SweepConfig:
 
 def validate(config: SweepConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
-  settings.check(config)
   most = len(_GRID) if config.agent == 'laser_atari57' else sweeps.LASER.num_samples
   if config.agents > most:
     raise ValueError(f"--agents={config.agents}: want at most {most}, the size of the paper's sweep")
+  settings.check(config)
   if config.print_commands:
     ports.split_address(config.print_commands, 'print_commands')
 

@@ -143,8 +143,8 @@ def groups_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def _cell(values):
   middle, low, high = intervals.interquartile_mean(values)
-  middle, low, high = map(progress.short, (middle, low, high))
-  return middle if low == 'nan' else f'{middle} ({low} to {high})'
+  interval = '' if np.isnan(low) else f' ({progress.short(low)} to {progress.short(high)})'
+  return progress.short(middle) + interval
 
 
 def _draw(groups, metric, file):

@@ -68,8 +68,7 @@ def panels_of_levels(levels: Sequence[str], grid: np.ndarray, fontsize: int) -> 
   """Titles a panel of returns for each level, hides the other panels of the grid, and returns level -> panel."""
   panels = dict(zip(levels, grid.flat, strict=False))
   for level, axes in panels.items():
-    title = textwrap.fill(level, _TITLE_WIDTH)
-    axes.set_title(title, color=drawing.INK, loc='left', fontsize=fontsize, parse_math=False)  # It may have a $.
+    drawing.panel_title(axes, textwrap.fill(level, _TITLE_WIDTH), fontsize)
     drawing.returns_axis(axes)
     drawing.plain(axes, 'both')
   for axes in grid.flat[len(levels):]:

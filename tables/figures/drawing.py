@@ -62,9 +62,14 @@ def returns_axis(axes: Any):
   axes.yaxis.set_major_formatter(ticker.FuncFormatter(text))
 
 
+def panel_title(axes: Any, text: str, fontsize: int = 10):
+  """Writes a text above a panel, as it is: the name of a level may have a $, which could begin a formula."""
+  axes.set_title(text, color=INK, loc='left', fontsize=fontsize, parse_math=False)
+
+
 def frames_panel(axes: Any, quantity: str, title: str = '', frames: str = 'environment frames'):
   """Labels and styles a panel of a quantity against environment frames. `frames`: label of the horizontal axis."""
-  axes.set_title(title, color=INK, loc='left', fontsize=10, parse_math=False)  # A level's name may have a $.
+  panel_title(axes, title)
   axes.set_xlabel(frames, color=INK)
   axes.set_ylabel(quantity, color=INK)
   frames_axis(axes)

@@ -140,7 +140,7 @@ def draw_statistics(run: runs_lib.Run) -> figure.Figure | None:
       upper.fill_between(frames, mean - sigma, mean + sigma, color=drawing.LINES[1], alpha=0.25, linewidth=0)
     if len(returns := curves.points(rows, f'episode_return/{level}')):
       lower.plot(*returns.T, color=drawing.LINES[0], linewidth=1.4, label='return of training episodes')
-    upper.set_title(level, color=drawing.INK, loc='left', fontsize=10, parse_math=False)
+    drawing.panel_title(upper, level)
     for axes in (upper, lower):
       drawing.frames_axis(axes)
       drawing.plain(axes, 'both')

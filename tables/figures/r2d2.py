@@ -65,7 +65,7 @@ def draw_delta_q(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
     _draw_bars(left, rows, styles)
     returns = curves.returns_of(runs_of_levels[level])
     curves.draw_lines(right, returns, _RETURN, dict(zip(returns, (styles[name] for name in rows), strict=True)))
-    left.set_title(level, color=drawing.INK, loc='left', fontsize=10, parse_math=False)
+    drawing.panel_title(left, level)
     left.set_ylabel('ΔQ, median over training', color=drawing.INK)
     drawing.plain(left, 'y')
     drawing.frames_panel(right, 'mean return' if curves.are_evaluated(returns) else 'training return')
@@ -165,7 +165,7 @@ def draw_memory(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   picture, panels = drawing.grid(len(of_levels), len(_MEMORY_AXES), 11, 0.3 + 2.6 * len(of_levels))
   for row, (level, found) in zip(panels, sorted(of_levels.items()), strict=True):
     _draw_histories(row, found, styles)
-    row[0].set_title(level, color=drawing.INK, loc='left', fontsize=10, parse_math=False)
+    drawing.panel_title(row[0], level)
   drawing.title_and_legend(picture, 'Evaluations with a restricted memory (figure 5)', panels.flat)
   return picture
 

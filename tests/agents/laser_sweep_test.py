@@ -69,7 +69,7 @@ class SweepTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (dict(agents=10), "--agents=10: want at most 9, the size of the paper's sweep"),
-      (dict(agents=11, agent='laser_dmlab30'), '--agents=11: want a whole number from 1 to 10'),
+      (dict(agents=11, agent='laser_dmlab30'), "--agents=11: want at most 10, the size of the paper's sweep"),
       (dict(agents=0), '--agents=0: want a whole number from 1 to '),
       (dict(agent='impala_atari57'), '--agent=impala_atari57: want one of laser_atari57, laser_dmlab30'),
       (dict(logdir=''), '--logdir=: want a folder'),
