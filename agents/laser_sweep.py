@@ -45,7 +45,7 @@ class SweepConfig:
   """The flags."""
 
   agents: int = setting(9, 'Number of agents, on Atari at most 9. The paper has 9 on Atari and 10 on DMLab-30.',
-                        at_least=1, at_most=max(len(_GRID), sweeps.LASER.num_samples))
+                        at_least=1, at_most=settings.MAX_PROCESSES)
   agent: str = setting('laser_atari57', "The agents' program: " + ' or '.join(AGENTS) + '.', choices=AGENTS)
   share: bool = setting(True, 'Whether the agents share a replay. Otherwise each has its own.')
   logdir: str = setting('runs/laser_sweep', "The folder of the agents' run directories and of the replay. If it has a "
@@ -58,10 +58,10 @@ class SweepConfig:
 
 def validate(config: SweepConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
+  settings.check(config)
   most = len(_GRID) if config.agent == 'laser_atari57' else sweeps.LASER.num_samples
   if config.agents > most:
     raise ValueError(f"--agents={config.agents}: want at most {most}, the size of the paper's sweep")
-  settings.check(config)
   if config.print_commands:
     ports.split_address(config.print_commands, 'print_commands')
 
