@@ -133,7 +133,7 @@ class ActorHost:
 
   def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run: HostSettings, seed: int,
                screen: TextIO | None = None, first_actor_id: int = 0, environment: str = _ENVIRONMENT,
-               played: Sequence[int] | None = None, place_offset: float | None = None,
+               played: Sequence[int] | None = None, first_level: int = 0, place_offset: float | None = None,
                check: Callable[[environment_workers.Specification], None] = lambda specification: None):
     """Starts the worker processes.
 
@@ -147,6 +147,8 @@ class ActorHost:
       environment: 'module:function' of a function that makes an environment, with the arguments of
         registry.make_from_json.
       played: ids of the levels to play; environments are assigned to them in turn. None for all levels.
+      first_level: index in `played` of environment 0's level, modulo its length, so that the levels of a cluster have
+        equally many environments.
       place_offset: see `places_of`.
       check: see environment_workers.EnvironmentWorkers.
     Raises:
@@ -161,7 +163,7 @@ class ActorHost:
     self._first_actor_id = first_actor_id
     self._place_offset = place_offset
     self._first_stream_id = secrets.randbits(63 - _STREAM_BITS) << _STREAM_BITS  # Differs between processes.
-    self.level_ids = [played[actor % len(played)] for actor in range(self.num_environments)]
+    self.level_ids = [played[(first_level + actor) % len(played)] for actor in range(self.num_environments)]
     arguments = [{'level_name': levels[level_id], 'seed': seed + actor, 'protocol': protocol}
                  for actor, level_id in enumerate(self.level_ids)]
     self._workers = environment_workers.EnvironmentWorkers(

@@ -299,7 +299,7 @@ def _make_host(job, number, seed, screen, check=lambda specification: None):
   with errors.of_user(environment_workers.WorkerError):
     return actor_host.ActorHost(
         job.levels, job.protocol.environments(job.levels, training=True), job.run, seed, screen,
-        cluster_config.first_actor_id(number), place_offset=offset, check=check)
+        cluster_config.first_actor_id(number), first_level=number * environments, place_offset=offset, check=check)
 
 
 def _act(job):

@@ -150,9 +150,10 @@ class ActorHostTest(parameterized.TestCase):
 
   def test_some_levels_of_a_run_keep_their_ids(self):
     run = run_config.RunConfig(num_environments=3, num_environment_workers=1)
-    host = actor_host.ActorHost(['no such level', _SOUND, _SOUND], {}, run, 1, played=[2, 1])
-    self.addCleanup(host.close)
-    self.assertEqual(host.level_ids, [2, 1, 2])
+    for first, want in ((0, [2, 1, 2]), (5, [1, 2, 1])):
+      host = actor_host.ActorHost(['no such level', _SOUND, _SOUND], {}, run, 1, played=[2, 1], first_level=first)
+      self.addCleanup(host.close)
+      self.assertEqual(host.level_ids, want)
 
   def test_a_synchronous_run_has_one_inference_loop(self):
     """Two would race for the batches, and each samples actions from random numbers of its own."""

@@ -1,5 +1,6 @@
 """Tests the binary from the user's side: what it refuses, what it prints, and how it ends."""
 
+import collections
 import dataclasses
 import functools
 import json
@@ -177,6 +178,15 @@ class TrainModeTest(parameterized.TestCase):
 
 class ActorHostTest(parameterized.TestCase):
 
+  def _made(self, *flags):
+    """Returns the call that makes the environments."""
+    with mock.patch.object(program.actor_host, 'ActorHost',
+                           side_effect=environment_workers.WorkerError('for the test')) as host, \
+         mock.patch.object(program.devices, 'configure_tensorflow'):
+      with self.assertRaisesRegex(errors.UserError, 'for the test'):
+        _main(*flags)
+    return host.call_args
+
   @parameterized.parameters((2, 128), (64, 4), (1, 256))
   def test_the_actors_of_all_hosts_have_the_epsilons_of_one_ladder(self, num_hosts, num_environments):
     epsilons = []
@@ -193,15 +203,18 @@ class ActorHostTest(parameterized.TestCase):
       epsilons += acting.ladder(places, 0.4, 7., 256).numpy().tolist()
     np.testing.assert_allclose(sorted(epsilons, reverse=True), 0.4 ** (1 + 7 * np.arange(256) / 255), rtol=1e-4)
 
+  @parameterized.parameters((5, 36, 30, [6]), (8, 32, 30, [8, 9]), (3, 2, 57, [0, 1]))
+  def test_all_levels_have_equally_many_environments(self, num_hosts, num_environments, num_levels, want):
+    played = collections.Counter(dict.fromkeys(range(num_levels), 0))
+    for task in range(num_hosts):
+      call = self._made('--level_name=catch', '--job_name=actor', '--learner_addresses=a:1', f'--task={task}',
+                        f'--num_environments={num_environments}')
+      played.update((call.kwargs['first_level'] + number) % num_levels for number in range(num_environments))
+    self.assertEqual(sorted(set(played.values())), want)
+
   def test_no_two_hosts_and_no_two_starts_play_the_same_episodes(self):
-    seeds = []
-    for task in (0, 1, 0):
-      with mock.patch.object(program.actor_host, 'ActorHost',
-                             side_effect=environment_workers.WorkerError('for the test')) as host, \
-           mock.patch.object(program.devices, 'configure_tensorflow'):
-        with self.assertRaisesRegex(errors.UserError, 'for the test'):
-          _main('--level_name=catch', '--job_name=actor', '--learner_addresses=a:1', f'--task={task}')
-      seeds.append(host.call_args.args[3])
+    seeds = [self._made('--level_name=catch', '--job_name=actor', '--learner_addresses=a:1', f'--task={task}').args[3]
+             for task in (0, 1, 0)]
     self.assertGreater(min(np.diff(sorted(seeds))), 64)  # The environments of a host have neighbouring seeds.
 
   @parameterized.parameters((a3c.A3C, configs.A3cConfig(), 1, 1), (impala.IMPALA, configs.ImpalaConfig(), None, 20))
