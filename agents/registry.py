@@ -139,7 +139,7 @@ def find(name: str) -> preset.Preset:
   if name in PRESETS:
     return PRESETS[name]
   module, _, variable = name.partition(':')
-  if not all(part.isidentifier() for part in [*module.split('.'), variable]):
+  if not all([*module.split('.'), variable]):
     raise errors.UserError(_unknown(name))
   with errors.of_user(ImportError, prefix=f'{_unknown(name)}: '):
     imported = user_modules.import_module(module)

@@ -67,11 +67,13 @@ def _tensorflow_configure(repository_ctx):
 
     # Bazel's files take precedence over an editable install, but an installed copy would be imported in their place.
     if copy:
-        is_ours = str(python).startswith(str(root) + "/")
-        fail("%s would import the copy %s instead of this workspace; run `%s`." % (
+        is_ours = str(python).startswith(str(root) + "/")  # `make setup` has installed what the build needs.
+        fail("%s would import the copy %s instead of this workspace; run `%s -m pip install%s --editable %s`." % (
             python,
             copy,
-            "make setup" if is_ours else "%s -m pip install --editable %s" % (python, root),
+            python,
+            " --no-build-isolation --no-deps" if is_ours else "",
+            root,
         ))
     repository_ctx.symlink(include, "include")
     repository_ctx.symlink(lib, "lib")

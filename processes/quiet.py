@@ -56,6 +56,7 @@ def start():
   standard_streams.make_unfailing()
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, _leave)
+  signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If it was ignored, the watcher could not be waited for.
   screen_stream = standard_streams.UnfailingStream(os.dup(_STDERR))
   _collected = open(os.memfd_create('messages'), 'w+b')  # In memory, since the disk may be full.
   _start_watcher(_collected, screen_stream.fileno())

@@ -106,7 +106,8 @@ class Run:
 
   def has_saved(self):
     """Whether there is a checkpoint after the first one, which is saved before the first update."""
-    return checkpoint_files.complete(run_directory.path(self._logdir, run_directory.CHECKPOINTS))[-1:] > [1]
+    folder = run_directory.path(self._logdir, run_directory.CHECKPOINTS)
+    return os.path.exists(folder) and checkpoint_files.complete(folder)[-1:] > [1]
 
   def screen(self):
     """Returns the lines that the program has printed since its last start."""

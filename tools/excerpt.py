@@ -120,7 +120,7 @@ def _check(folder: str, output: str, of_run: dict[str, Any]):
     raise errors.UserError(f'--output={output}: has other files, such as {others[0]}: choose another folder')
   if run_directory.CONFIG not in names:
     return
-  earlier = run_directory.read_config(output)['flags']
+  earlier = run_directory.read_config(folder)['flags']
   if settings.differences(earlier, of_run['flags'], {'logdir'}, {}):
     raise errors.UserError(f'--output={output}: has the excerpt of another run: choose another folder, or remove it')
 

@@ -7,7 +7,7 @@ the others go on. The program takes at most --minutes; rows for which no time is
 machine without a card runs all rows in small sizes. This shows only that the program works.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 import contextlib
 import dataclasses
@@ -84,13 +84,15 @@ class Proof:
     if device == 'cpu':
       print('This is a small trial on the CPU. Its speeds mean nothing.')
 
-  def measure(self, share: float, groups: Sequence[proof_rows.Group], parallel: int = 1) -> None:
+  def measure(self, share: float, groups: Sequence[proof_rows.Group], parallel: int = 1,
+              end: Callable[[], None] = lambda: None) -> None:
     """Measures groups of rows.
 
     Args:
       share: the largest share of the whole time that they may take.
       groups: the groups.
       parallel: how many of them to measure at the same time.
+      end: called after Ctrl-C or SIGTERM. It ends what the rows wait for.
     """
     deadline = min(self._end, time.monotonic() + share * self._seconds)
     with futures.ThreadPoolExecutor(parallel) as threads:
@@ -99,6 +101,7 @@ class Proof:
           done.result()
       except BaseException:  # Ctrl-C, for example.
         self._is_over = True
+        end()
         raise
 
   def _measure_group(self, group, deadline):
@@ -166,7 +169,7 @@ def _measure_run(proof, share, group, make_run, *arguments):
   with stop_signals.leaving_on_sigterm(), tempfile.TemporaryDirectory(prefix='gpu_proof_') as folder:
     training = make_run(folder, *arguments)
     try:
-      proof.measure(share, [group(training)])
+      proof.measure(share, [group(training)], end=training.kill)
     finally:
       training.kill()
 

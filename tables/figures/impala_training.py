@@ -56,7 +56,9 @@ def _rank(group: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> tuple[int, f
   They are the suite's scores. Experts on one level have only the level's.
   """
   of_levels = suites.finals_of([curves.rows_of_run(run) for run in group])
-  finals = [curve[-1, 1] for curve in _curves(group, suite).get(curves.FRAMES, ())] or list(of_levels.values())
+  finals = [curve[-1, 1] for curve in _curves(group, suite).get(curves.FRAMES, ())]
+  if len(of_levels) == 1:
+    finals = finals or list(of_levels.values())
   return len(of_levels), float(np.mean(finals)) if finals else -np.inf
 
 

@@ -57,17 +57,22 @@ def by_variant(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   """Groups runs by variant, with LASER first, then its ablations, then other agents.
 
   Runs in a group differ only in the seed, the level and the hyper-parameters of a sweep. If they differed in further
-  settings, such as the number of frames, the names of their groups have these too.
+  settings, the names of their groups have these too. If a level has runs of several lengths, the names of all levels'
+  groups have the number of frames, so that each group has a score over its levels.
   """
-  settings = [laser_sweeps.settings(run) | {'total_environment_frames': run.flags['total_environment_frames']}
-              for run in runs]
+  settings = [laser_sweeps.settings(run) for run in runs]
   parameters = [_parameters(run, those) for run, those in zip(runs, settings, strict=True)]
   common = _common(parameters)
   names = [_name(run, those, common) for run, those in zip(runs, parameters, strict=True)]
   places = [(name, run.flags['level_name']) for name, run in zip(names, runs, strict=True)]
+  lengths = collections.defaultdict(set)  # Name and level -> numbers of frames.
+  for place, run in zip(places, runs, strict=True):
+    lengths[place].add(run.flags['total_environment_frames'])
+  several = {name for (name, _), frames in lengths.items() if len(frames) > 1}
   groups, order = {}, {}
   for run, those, name, others in zip(runs, parameters, names, results.differing(places, settings, ()), strict=True):
-    full_name = ', '.join([name, *others])
+    length = f'total_environment_frames={results.written(run.flags["total_environment_frames"])}'
+    full_name = ', '.join([name, *others, *([length] if name in several else [])])
     groups.setdefault(full_name, []).append(run)
     order[full_name] = _order(run, those, common)
   return {name: groups[name] for name in sorted(groups, key=lambda name: order[name])}

@@ -340,8 +340,9 @@ class DefinitionTest(parameterized.TestCase):
 
   def test_regression_an_agent_is_found_in_the_current_folder(self):
     """The command `scalable-agents` has no current folder in sys.path."""
-    self._in_current_folder('agent_of_mine.py', f'from {toy_q.__name__} import TOY_Q as MINE')
-    self.assertEqual(registry.find('agent_of_mine:MINE').config, toy_q.TOY_Q.config())
+    for name in ('agent_of_mine', '2026-agent'):
+      self._in_current_folder(f'{name}.py', f'from {toy_q.__name__} import TOY_Q as MINE')
+      self.assertEqual(registry.find(f'{name}:MINE').config, toy_q.TOY_Q.config())
 
   def test_regression_an_error_in_the_users_module_keeps_its_traceback(self):
     self._in_current_folder('agent_with_error.py', "MINE = 1 + 'a'")

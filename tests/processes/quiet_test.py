@@ -32,6 +32,10 @@ class QuietTest(parameterized.TestCase):
     self.assertEqual(done.returncode, returncode, done.stderr)
     return done.stderr
 
+  def test_regression_a_program_started_with_sigchld_ignored_can_end(self):
+    ignored = 'import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n'
+    self.assertEqual(self._run('quiet.leave(3)', ignored + _START, returncode=3), '')
+
   def test_tensorflows_lines_are_in_the_log_and_not_on_the_screen(self):
     self._log.write_text('from the run before\n')
     screen = self._run('''

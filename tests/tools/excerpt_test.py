@@ -112,6 +112,13 @@ class ExcerptTest(absltest.TestCase):
     excerpt.write(excerpt.ExcerptConfig(self.run_folder, output, curve=False))
     self.assertCountEqual(os.listdir(output), ['config.json', 'metrics.jsonl'])
 
+  def test_regression_an_excerpt_at_home_replaces_an_earlier_one(self):
+    home = self.create_tempdir('home').full_path
+    with absltest.mock.patch.dict(os.environ, HOME=home):
+      for _ in range(2):
+        excerpt.write(excerpt.ExcerptConfig(self.run_folder, '~/copy'))
+    self.assertIn('config.json', os.listdir(f'{home}/copy'))
+
   def test_regression_what_refused_commands_leave_behind_is_removed(self):
     output = self.create_tempdir('copies').full_path
     left_behind = ('.evaluation_lock', '.lock', 'tensorflow.log')

@@ -185,6 +185,25 @@ class GpuProofTest(absltest.TestCase):
       proof.measure(1., [lambda process: [proof_rows.Row('first', '', interrupt), proof_rows.Row('second', '', _fail)]])
     self.assertEqual((begun, proof.rows), (['first'], []))
 
+  def test_what_a_row_waits_for_ends_after_ctrl_c(self):
+    proof, ended = gpu_proof.Proof(60., self.output), threading.Event()
+
+    def interrupt(unused_deadline):
+      signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+      self.assertTrue(ended.wait(60.))
+      raise measuring_process.PartError('its process was killed by SIGINT')
+
+    with self.assertRaises(KeyboardInterrupt):
+      proof.measure(1., [lambda process: [proof_rows.Row('first', '', interrupt)]], end=ended.set)
+    self.assertTrue(ended.is_set())
+
+  def test_a_training_that_cannot_start_says_why_in_the_rows_of_its_resume(self):
+    run = card_runs.Run(self.create_tempdir().full_path, 'no_such_program', lambda logdir: [])
+    self.addCleanup(run.kill)
+    run.start(False)
+    with self.assertRaisesRegex(measuring_process.PartError, 'training ended with exit code 1: .*no_such_program'):
+      card_runs.resume(run, False, time.monotonic() + 60.)
+
   def test_without_a_card_one_line_says_so(self):
     with self.assertRaisesRegex(errors.UserError, '^no card: .*; --device=cpu is a small trial on the CPU$'):
       gpu_proof.run(gpu_proof.Proof(8., self.output), 'gpu', proof_rows.full_plan(16), self.trace)

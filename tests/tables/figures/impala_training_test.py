@@ -105,6 +105,16 @@ class ImpalaTrainingTest(run_directories.TestCase):
     (_, chosen), = impala_training.best(self.read(), _DMLAB).items()
     self.assertEqual({run.flags['level_name'] for run in chosen}, {'rooms_watermaze', 'natlab_fixed_large_map'})
 
+  def test_regression_experts_whose_curves_have_no_common_frames_do_not_displace_others(self):
+    levels = _DMLAB.levels[:3]
+    for number, level in enumerate(levels):
+      run_directories.make(self.folder, f'curve_{level}', level_name=level, agent='impala', curves={
+          level: [run_directories.mean_return(level, share) for share in (0.2, 0.5, 1. + number)]})
+      run_directories.make(self.folder, f'point_{level}', level_name=level, agent='impala', learning_rate=1e-3,
+                           frames=1_000 + number, curves={level: [run_directories.mean_return(level, 0.95 + number)]})
+    (_, chosen), = impala_training.best(self.read(), _DMLAB).items()
+    self.assertEqual({run.flags['learning_rate'] for run in chosen}, {6e-4})
+
   def test_bars_are_training_scores_of_each_level(self):
     self._make('deep', [1., 40.])
     axes, = self._panels(impala_training.draw_bars)

@@ -48,6 +48,17 @@ class LaserVariantsTest(run_directories.TestCase):
         [('LASER', ['2', '3', '4', '5']), ('No trust region', ['1']), ('IMPALA', ['0', '6']),
          ('IMPALA, replay share 1/2', ['7'])])
 
+  def test_runs_of_several_lengths_on_one_level_set_those_on_the_other_levels_apart(self):
+    long = {'total_environment_frames': 200_000_000}
+    self.assertEqual(self._groups({}, long, {'level_name': 'qbert'}, _NAIVE), [
+        ('LASER, total_environment_frames=50_000_000', ['0', '2']),
+        ('LASER, total_environment_frames=200_000_000', ['1']),
+        ('No trust region', ['3'])])
+
+  def test_levels_with_other_lengths_are_one_group(self):
+    self.assertEqual(self._groups({}, {'level_name': 'qbert', 'total_environment_frames': 200_000_000}),
+                     [('LASER', ['0', '1'])])
+
   def test_the_most_common_values_are_named_once(self):
     self.assertEqual(
         self._groups({}, {'seed': 2}, {'trust_region_threshold': 0.2}, {'replay_share': 0.875}, {'replay_share': 0.5},
