@@ -19,11 +19,9 @@ class ActorInput(NamedTuple):
   For the learner, `inputs_of` returns all rows of unrolls in this structure.
   """
   actor_id: tf.Tensor     # [B] int32, the actor's id, unique over all processes of the run.
-  actor_place: tf.Tensor  # [B] float32 in [0, 1], the actor's place among the actors that play the same level. Without
-                          # a cluster, 0 is the first and 1 the last. In a cluster, and with --num_actors, each
-                          # process has evenly spaced places with an offset of its own, so that the places of all
-                          # processes are spread evenly; see actor_host.places_of.
-                          # An agent can derive a setting from it, for example each actor's epsilon.
+  actor_place: tf.Tensor  # [B] float32 in [0, 1], the actor's place among the actors that play the same level. The
+                          # places of all processes are spread evenly; see actor_host.places_of. An agent can derive a
+                          # setting from it, for example each actor's epsilon.
   last_action: tf.Tensor  # [B] int32, the action that led to this row.
   reward: tf.Tensor       # [B] float32, the raw reward of that action; 0 if it is not finite.
   discount: tf.Tensor     # [B] float32, 0 at an end of episode or a lost life, else 1.

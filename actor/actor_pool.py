@@ -28,7 +28,7 @@ _PAUSE_SECONDS = 2.  # After a worker that could not be started. It doubles each
 class InferenceBatch(NamedTuple):
   """The input of inference: one item for each of n actors."""
   id: tf.Tensor           # [] int64, the batch's id for complete_batch.
-  actor_id: tf.Tensor     # [n] int32.
+  actor_id: tf.Tensor     # [n] int32, the actors' numbers in this pool, from 0; see inference.Actors.ids.
   last_action: tf.Tensor  # [n] int32, the action that led to this row.
   environment_output: unroll_lib.EnvironmentOutput  # [n, ...].
   agent_state: unroll_lib.Nest  # nest of [n, ...], the state before this row.
@@ -164,7 +164,7 @@ class ActorPool:
                                            tf.nest.flatten(agent_state))
 
   def next_unroll(self) -> unroll_lib.Unroll:
-    """Waits for a full unroll and returns the oldest one. Its `stream_id` counts this pool's streams, from 0.
+    """Waits for a full unroll and returns the oldest one. Its ids of actor and stream count those of this pool, from 0.
 
     Raises:
       tf.errors.CancelledError: the pool is closed.

@@ -99,12 +99,12 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
     is_known = version == known_version
     rows = _inputs(batch, actors), batch.agent_state, tf.cast(batch.actor_id, tf.int64) + 1
     (inputs, agent_state, number), size = pad(rows) if pads else (rows, None)
-    random = tf.stack([tf.constant(seed, tf.int64), batch_number])
+    batch_seed = tf.stack([tf.constant(seed, tf.int64), batch_number])
     with tf.device(device):
       tf.cond(is_known, lambda: None, lambda: assign(agent, latest))
       if frames:
         inputs = inputs._replace(observation=frames.push(inputs.observation, number, inputs.done))
-      outputs = agent.step(inputs, agent_state, random, selection)
+      outputs = agent.step(inputs, agent_state, batch_seed, selection)
       if pads:
         outputs = tf.nest.map_structure(lambda tensor: tensor[:size], outputs)
       agent_output, agent_state = outputs
@@ -121,7 +121,7 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
       version, _ = parameters.latest()
       # A resumed run starts with another version, so it does not draw the same random numbers again.
       first_number = tf.bitwise.left_shift(version, tf.constant(32, tf.int64))
-      _, version, _ = tf.while_loop(lambda number, version, outputs_are_finite: outputs_are_finite, act,
+      _, version, _ = tf.while_loop(lambda batch_number, version, is_finite: is_finite, act,
                                     (first_number, tf.constant(-1, tf.int64), True), parallel_iterations=1)
       return version
 

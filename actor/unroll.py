@@ -28,7 +28,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tree
 
 Nest = Any  # Tensors, or a nest of them with a structure that the agent decides.
 
@@ -80,7 +79,7 @@ class Steps(NamedTuple):
 def steps(unroll: Unroll, start: int = 0) -> Steps:
   """Returns the steps of a batch of unrolls, [T+1, B, ...], from the state of row `start` on."""
   environment, rows = unroll.environment_output, slice(start + 1, None)
-  behaviour_tm1: Any = tree.map_structure(lambda values: values[rows], unroll.agent_output)
+  behaviour_tm1: Any = tf.nest.map_structure(lambda values: values[rows], unroll.agent_output)
   return Steps(behaviour_tm1.action, behaviour_tm1, environment.reward[rows], environment.discount[rows],
                environment.done[rows], is_real(environment)[rows])
 
@@ -98,6 +97,6 @@ def has_time(unroll: Unroll) -> Unroll:
   without_time = ('level_id', 'actor_id', 'stream_id', 'index', 'agent_state', 'earlier_frames')
 
   def all_are(nest, answer):
-    return tree.map_structure(lambda unused: answer, nest)
+    return tf.nest.map_structure(lambda unused: answer, nest)
 
   return unroll._replace(**{name: all_are(nest, name not in without_time) for name, nest in unroll._asdict().items()})

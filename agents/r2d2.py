@@ -198,7 +198,9 @@ def first_priorities(unroll: unroll_lib.Unroll, trains: tf.Tensor, config: confi
   They are in one tree with those that `loss` gives later: whoever changes one of the two changes both.
 
   Args:
-    unroll: an Unroll of [length + 1, n].
+    unroll: an Unroll of [length + 1, n, ...], of sequence_replay.Inserted.signals. Unlike in a batch, no row comes
+      before the first step: row t is what step t led to, and its agent_output was computed in the state before step t.
+      Of the last row, only max_value is used.
     trains: [length, n] bool, the steps that are trained.
     config: the hyper-parameters.
   Returns:

@@ -64,8 +64,9 @@ class MixedExperience(experience.ReplayingExperience):
       unroll = unroll._replace(parameter_version=tf.where(
           drawn.key >= 0, unroll.parameter_version, tf.reduce_max(new.parameter_version)))
       if self._settings.learns_new:
-        unroll = tf.nest.map_structure(
-            lambda has_time, *both: tf.concat(both, axis=1 if has_time else 0), *_with_ids_of_rows(new), unroll)
+        has_time = unroll_lib.has_time(unroll)._replace(level_id=True, actor_id=True)
+        unroll = tf.nest.map_structure(lambda time, *both: tf.concat(both, axis=1 if time else 0),
+                                       has_time, _with_ids_of_rows(new), unroll)
       return learner_step.Batch(unroll, MixedSample(drawn.probability, drawn.key)), arrived
 
   def _take_in(self):
@@ -88,9 +89,8 @@ class MixedExperience(experience.ReplayingExperience):
 
 
 def _with_ids_of_rows(unroll):
-  """Returns which components of unrolls have a time dimension, and the unrolls, with level and actor of each row."""
+  """Returns unrolls with the level and the actor of each row, [T+1, B], as unrolls of a replay have them."""
   def of_rows(ids):
     return tf.broadcast_to(ids, tf.shape(unroll.parameter_version))
 
-  has_time = unroll_lib.has_time(unroll)._replace(level_id=True, actor_id=True)
-  return has_time, unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id))
+  return unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id))

@@ -2,7 +2,7 @@
 
 Schmitt et al. 2020 (LASER), section 5.1 and appendices A.2 and B: a replayer draws an episode uniformly, goes through
 it from its start with the latest parameters, and goes on with the next one, as an actor does. Only its first episode
-begins with any step (EpisodeReplay.next says why). Its rows are cut into unrolls. Each unroll starts with a state
+begins with a random step (EpisodeReplay.next says why). Its rows are cut into unrolls. Each unroll starts with a state
 computed by the current network: states from older or other networks are not valid for it. The behaviour policy's logits
 are those that were stored. An agent without recurrent state skips the computation.
 """

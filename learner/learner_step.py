@@ -186,7 +186,8 @@ class Learner(tf.Module):
     batch = batch._replace(unroll=self._with_stacks(batch.unroll))
     with tf.GradientTape() as tape:
       result = self._loss(self.agent, batch, self._live_config)
-    for name, value in {_TOTAL: result.total, **result.terms}.items():
+    terms = {_TOTAL: result.total, **result.terms}
+    for name, value in terms.items():
       if value.shape.rank != 0:
         raise ValueError(f'{name}: want a scalar, got shape {value.shape}')
       if not name.startswith(_TERM):
@@ -195,8 +196,7 @@ class Learner(tf.Module):
     lag = tf.reduce_mean(tf.cast(tf.maximum(self.version() - batch.unroll.parameter_version[1:], 0), tf.float32))
     # Gradients are made dense: the IndexedSlices of an embedding would make XLA compile the step again for each batch.
     gradients = list(map(tf.convert_to_tensor, _checked_gradients(tape, result.total, variables)))
-    return (gradients, {_TOTAL: result.total, **result.terms}, {**result.means, 'policy_lag': lag},
-            result.feedback, result.gathered)
+    return gradients, terms, {**result.means, 'policy_lag': lag}, result.feedback, result.gathered
 
   def _step(self, batch):
     gradients, terms, means, feedback, gathered = self._compiled_gradients(batch)

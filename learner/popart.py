@@ -101,7 +101,7 @@ def split_levels(targets: tf.Tensor, counts: tf.Tensor, level_ids: tf.Tensor,
           tf.tile(tf.range(num_levels), [batch]))
 
 
-def rollout_moments(targets: tf.Tensor, second_moment: str = 'literal', counts: tf.Tensor | None = None) -> Moments:
+def rollout_moments(targets: tf.Tensor, second_moment: str, counts: tf.Tensor | None = None) -> Moments:
   """Averages the value targets within each rollout. "Implementation notes".
 
   Args:

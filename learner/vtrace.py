@@ -7,9 +7,9 @@ rho-bar and c-bar,
   delta_t = min(rho-bar, rho_t) (r_t + discount_t V(x_{t+1}) - V(x_t)),   c_i = lambda min(c-bar, rho_i),
 
 computed backwards as vs_t - V(x_t) = delta_t + discount_t c_t (vs_{t+1} - V(x_{t+1})). Names, argument order and
-defaults are those of the released code. There are four more arguments at the end: lambda (remark 2 of the paper),
-c-bar, the trust region of LASER (Schmitt et al. 2020, equation 8), which multiplies delta_t and c_t by 1 or 0, and the
-estimate q_t of the action's value in the advantage q_t - V(x_t):
+defaults are those of the released code. `from_importance_weights` has four more arguments at the end: lambda (remark 2
+of the paper), which `from_logits` has, too; c-bar; the trust region of LASER (Schmitt et al. 2020, equation 8), which
+multiplies delta_t and c_t by 1 or 0; and the estimate q_t of the action's value in the advantage q_t - V(x_t):
 
   bootstrapped  r_t + discount_t vs_{t+1}      Section 4.2.
   one_step      r_t + discount_t V(x_{t+1})    Appendix E.3, where it is worse.

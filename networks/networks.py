@@ -57,6 +57,16 @@ class Convolution(snt.Module):
 
   def __init__(self, channels: int, kernel: int, stride: int, padding: str, seeds: Seeds, name: str,
                input_scale: float = 1.0):
+    """Makes the layer.
+
+    Args:
+      channels: number of channels of the output.
+      kernel, stride: in pixels, for height and width.
+      padding: 'VALID' or 'SAME'.
+      seeds: seeds of the initial values.
+      name: the module's name.
+      input_scale: number by which the images are multiplied.
+    """
     super().__init__(name)
     self._channels = channels
     self._kernel = kernel

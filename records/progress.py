@@ -10,7 +10,7 @@ import tqdm
 
 def short(value: float) -> str:
   """Returns a number with four digits, or without decimals if it has more."""
-  return f'{value:,.0f}' if 10_000 <= abs(value) < 1e15 else f'{value:.4g}'
+  return f'{value:,.0f}' if 9_999.5 <= abs(value) < 1e15 else f'{value:.4g}'
 
 
 class Line:

@@ -37,7 +37,7 @@ class Replayed(NamedTuple):
   next_step: tf.Tensor   # [N] int64, the step of that episode after row T, for the next call.
   stream_id: tf.Tensor   # [N] int64, the stream that row 0 is from; see actor/unroll.py.
   stream_row: tf.Tensor  # [N] int64, the number of row 0 in that stream, if all its unrolls have the same length.
-  is_new: tf.Tensor      # [N] bool, whether the replayer was new, so that row 0 may be any step of an episode.
+  is_new: tf.Tensor      # [N] bool, whether the replayer was new, so that row 0 may be inside an episode.
 
 
 class Statistics(NamedTuple):
@@ -124,10 +124,10 @@ class EpisodeReplay(replay_rows.Replay):
     """Returns the next unroll of each of N replayers.
 
     A replayer goes on with its episode. Where this ends, or if it has left the replay, the replayer goes on with the
-    start of an episode that is drawn, uniformly and independently of the other replayers. A new replayer begins with
-    any step of an episode, so that replayers are at different steps even where all episodes have the same length. Until
-    the replay has had `minimum_size` agent steps, or has dropped an episode because it was full, nothing is replayed:
-    all rows are zeros, and the keys are -1.
+    start of an episode that is drawn, uniformly and independently of the other replayers. A new replayer begins with a
+    step that is drawn uniformly, too, so that replayers are at different steps even where all episodes have the same
+    length. Until the replay has had `minimum_size` agent steps, or has dropped an episode because it was full, nothing
+    is replayed: all rows are zeros, and the keys are -1.
 
     Args:
       key, step: [N] int64, the positions of the replayers: `key` and `next_step` of the call before. -1 and 0 for a new

@@ -15,7 +15,7 @@ from scalable_agents.learner import learner_step
 class Collected(NamedTuple):
   """A batch, and what came with it."""
   batch: learner_step.Batch    # On the learner's device, except tensors of int32; see _copy.
-  on_host: learner_step.Batch  # The same without observations and the agent's outputs, on the host.
+  on_host: learner_step.Batch  # The same without its large components, on the host.
   arrived: intake.Arrived      # The counts of what has arrived, on the host.
 
 
@@ -103,7 +103,7 @@ class Collector:
         self._count_taken()
         arrived = intake.merge([*arrived, last]) if arrived else last
       with tf.device(device):
-        collected.append(Collected(tf.nest.map_structure(_copy, batch), _without_outputs(batch), arrived))
+        collected.append(Collected(tf.nest.map_structure(_copy, batch), _without_large_components(batch), arrived))
     return collected
 
   def _let_actors_play(self):
@@ -121,7 +121,7 @@ def _copy(tensor):
   return tensor if tensor.dtype == tf.int32 else tf.identity(tensor)
 
 
-def _without_outputs(batch):
+def _without_large_components(batch):
   """Returns a batch without its large components, so that it takes little memory until the update has been read."""
   unroll = batch.unroll
   return batch._replace(unroll=unroll._replace(

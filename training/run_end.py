@@ -8,8 +8,8 @@ import time
 from scalable_agents.processes import stop_signals
 
 UPDATE_PATIENCE_SECONDS = 3.  # The least time that Ctrl-C waits for the current update.
-_IDLE_PATIENCE_SECONDS = 120.  # The same without an update: for a call to a shared replay, or for the disk.
 _PATIENCE_UPDATES = 3.        # It waits for this many times the longest update so far, if that is longer.
+_IDLE_PATIENCE_SECONDS = 120.  # The limit if no update is running: for a call to a shared replay, or for the disk.
 _SIGNAL_CHECK_SECONDS = 0.2
 _AGREEMENT_SECONDS = 60.      # Time that the end waits for an update that all learners make together.
 _WAITING_MESSAGE_SECONDS = 30.  # If an update waits for other learners for this time, the user is told.

@@ -35,6 +35,14 @@ def _read_until(descriptor, wanted):
   return text
 
 
+class ShortTest(parameterized.TestCase):
+
+  @parameterized.parameters((-20.2571, '-20.26'), (9_999.4, '9999'), (9_999.75, '10,000'), (-9_999.9, '-10,000'),
+                            (13_546., '13,546'), (0.000123456, '0.0001235'), (2e15, '2e+15'), (float('nan'), 'nan'))
+  def test_four_digits_or_no_decimals(self, value, want):
+    self.assertEqual(progress.short(value), want)
+
+
 class PlainLinesTest(parameterized.TestCase):
 
   def test_a_line_per_row(self):
