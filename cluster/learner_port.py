@@ -162,6 +162,7 @@ class LearnerPort:
   def _join(self, config):
     """Opens the port of one of several learners, and waits for the others."""
     addresses, task = config.addresses, config.task
+    sessions.use_no_proxy()
     self._lock = ports.take_port(addresses[task], 'learner', 'learner_addresses')
     _configure_health_check(config.learner_timeout_seconds)
     cards = len(tf.config.list_physical_devices('GPU'))  # Each is one GPU for TensorFlow, see configure_devices.

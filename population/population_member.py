@@ -80,12 +80,12 @@ class Member(tf.train.experimental.PythonState):
       return
     fitness = fitness_of(dict(zip(self._levels, (self._returns / self._episodes).tolist(), strict=True)))
     self._fitness = fitness
-    self._clear()  # The paper does not state whether the count restarts.
-    self._measurements += 1
     self._snapshots.save(number=environment_frames)
     # The snapshot is written first, so that a member that reads the fitness finds the snapshot.
     population_directory.write_fitness(self._directory.path, population_directory.Fitness(
         environment_frames, fitness, self._hyper_parameters()))
+    self._clear()  # The paper does not state whether the count restarts.
+    self._measurements += 1
     if environment_frames >= self._config.population_initial_frames:
       self._evolve(environment_frames, fitness)
 

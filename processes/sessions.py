@@ -18,7 +18,7 @@ class NotReadyError(Exception):
   """The process that answers at the address is not the wanted one, or it is not ready yet."""
 
 
-def _use_no_proxy():
+def use_no_proxy():
   """Lets processes reach each other directly, also where http_proxy is set, which gRPC would use."""
   os.environ.setdefault('grpc_proxy', '')  # gRPC prefers this variable, and an empty one means no proxy.
 
@@ -42,7 +42,7 @@ def open_port(job: str, address: str, owner: str, flag: str = '') -> socket.sock
   Raises:
     ports.PortError: another process has the port.
   """
-  _use_no_proxy()
+  use_no_proxy()
   lock = ports.take_port(address, owner, flag)
   try:
     tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({job: [address]}), job_name=job, task_index=0)
@@ -60,7 +60,7 @@ def make_session(address: str, graph: tf.Graph, task: str, answer_seconds: float
     task: the device name of the process, '/job:JOB/replica:0/task:N'.
     answer_seconds: the deadline of calls; None for no deadline.
   """
-  _use_no_proxy()
+  use_no_proxy()
   config = tf.compat.v1.ConfigProto(device_filters=[task])
   config.rpc_options.disable_session_connection_sharing = True  # Otherwise a new session could reuse a dead connection.
   if answer_seconds:

@@ -358,11 +358,13 @@ class Trainer:
       self._not_finite.add(level)
       self._log.say(f'{self._job.levels[level]}: returns that are not finite do not count; an agent that learns from a '
                     'replay may learn from such rewards as from 0. Correct the environment')
-    if self._member:
-      self._member.learned(self._frames, episodes.level_ids, episodes.returns)  # This may replace the parameters.
-    self._publisher.publish()
-    before, self._unread = self._unread, _Unread(update, self._publisher.version, on_host, episodes, self._frames)
-    self._read(before)
+    before, self._unread = self._unread, _Unread(update, self._publisher.version + 1, on_host, episodes, self._frames)
+    try:
+      if self._member:
+        self._member.learned(self._frames, episodes.level_ids, episodes.returns)  # This may replace the parameters.
+      self._publisher.publish()
+    finally:  # A checkpoint counts the frames of these updates in any case, so their episodes must not be lost.
+      self._read(before)
     if self._config.synchronous:
       self._read_results()
 

@@ -120,6 +120,16 @@ class MemberTest(parameterized.TestCase):
     play(0, 1.0)
     self.assertAlmostEqual(population_directory.read_fitness(self._logdir(0)).fitness, 100)
 
+  def test_regression_episodes_count_until_the_fitness_is_written(self):
+    member, _ = self._member(0)
+    with absltest.mock.patch.object(population_directory, 'write_fitness', side_effect=OSError('full')), \
+         self.assertRaises(OSError):
+      self._play(member, 100, 0.25)
+    member.learned(200, np.zeros(0, np.int32), np.zeros(0, np.float32))
+    fitness = population_directory.read_fitness(self._logdir(0))
+    self.assertAlmostEqual(fitness.fitness, 25.)
+    self.assertEqual(fitness.environment_frames, 200)
+
   def test_nothing_evolves_in_the_first_frames(self):
     better, _ = self._member(0)
     self._play(better, 100, 1.0)

@@ -102,6 +102,7 @@ class TrainingTogetherTest(parameterized.TestCase):
     super().setUp()
     self.logdir = os.path.join(self.create_tempdir().full_path, 'run')
     self.addresses = _free_addresses()
+    self.enter_context(mock.patch.dict(os.environ, {'http_proxy': 'http://127.0.0.1:9'}))  # There is none.
 
   def _start(self, stack, job, task, num_environments, *flags):
     return stack.enter_context(training.Training(

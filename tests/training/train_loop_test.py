@@ -23,6 +23,7 @@ from scalable_agents.actor import acting
 from scalable_agents.agents import impala
 from scalable_agents.agents import popart_impala
 from scalable_agents.records import checkpoint
+from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tests.actor import waiting
@@ -356,6 +357,22 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     self.assertEndsWith(self.screen.getvalue(), 'frames trained, run the same command to continue\n')
     again = self.trainer(updates=10**6, logdir=trainer.logdir)
     self.assertEqual(int(again.learner.update_steps), updates)
+
+  @parameterized.parameters(True, False)
+  def test_regression_an_error_of_a_member_loses_no_episodes(self, synchronous):
+    counted = []  # The number of episodes that each update brought.
+
+    def learned(unused_frames, unused_level_ids, returns):
+      counted.append(len(returns))
+      if sum(counted) > 4:  # The second episode of an environment.
+        raise errors.UserError('the disk is full')
+
+    trainer = self.trainer(updates=100, synchronous=synchronous)
+    trainer._member = mock.Mock(learned=learned, metrics=dict)
+    with self.assertRaisesRegex(errors.UserError, 'the disk is full'):
+      trainer.train()
+    self.assertLen(list(run_rows.read_episodes(trainer.logdir)), sum(counted))
+    self.assertEqual(training.rows(trainer.logdir)[-1]['environment_frames'], 4 * 5 * len(counted))
 
   def test_regression_a_complete_run_keeps_its_checkpoint(self):
     """Another one would have another name, under which an evaluation that was interrupted begins again."""
