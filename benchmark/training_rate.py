@@ -1,6 +1,6 @@
 """Measures the speed of a training run, without its start. The training runs in a process of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import json
 import os
 import signal
@@ -50,13 +50,19 @@ def check(training: subprocess.Popen, screen: TextIO):
 
 
 def updated_rows(file: str) -> list[dict[str, Any]]:
-  """Returns the rows of a file metrics.jsonl, which need not exist yet, that were written after an update."""
+  """Returns the rows of a file metrics.jsonl, which need not exist yet, with an update since the row before."""
   if not os.path.exists(file):
     return []
   with open(file, encoding='utf-8') as lines:
     rows = [json.loads(line) for line in lines if line.endswith('\n')]
   updates = [0, *(row['learner_steps'] for row in rows)]
   return [row for before, row in zip(updates[:-1], rows, strict=True) if row['learner_steps'] > before]
+
+
+def frames_per_second(rows: Sequence[Mapping[str, Any]]) -> float:
+  """Returns the environment frames per second from the first to the last of some rows of metrics.jsonl."""
+  frames, seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
+  return frames / seconds
 
 
 def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: float,
@@ -68,7 +74,7 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
     seconds: shortest time to measure, after the warm-up.
     suffice: called with the rows so far. Returns whether they are enough. Training continues until it returns True.
   Returns:
-    The rows of metrics.jsonl after the warm-up that were written after an update.
+    The rows of metrics.jsonl after the warm-up, each with an update since the row before.
   Raises:
     errors.UserError: the training process has ended. The message has its output.
   """
@@ -92,6 +98,6 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
 
 
 def _steady(metrics, warm_up):
-  """Returns the rows after the warm-up that were written after an update, as dicts."""
+  """Returns the rows of `updated_rows` after the warm-up."""
   rows = updated_rows(metrics)
   return [row for row in rows[1:] if row['wall_seconds'] >= rows[0]['wall_seconds'] + warm_up]

@@ -96,9 +96,6 @@ class _Intake:
   def __init__(self, players, select):
     self._players = players
     self._select = select
-    self.metrics = dict
-    self.warnings = list
-    self.close = lambda: None
 
   def take_batch(self, unused_batch_size):
     unroll = self._players.unroll(self._select)

@@ -49,8 +49,7 @@ def _rate(config, games):
   lacking = [game for game in games if rows[-1].get(f'episode_return/{game}') is None]
   if lacking:
     print(f'no episode of {", ".join(lacking)} has ended yet: choose a larger --seconds')
-  frames, seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
-  return frames / seconds
+  return training_rate.frames_per_second(rows)
 
 
 def _line(name, rate):

@@ -34,9 +34,10 @@ from scalable_agents.processes import run_flags
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.papers import off_policy_table
 from scalable_agents.tools import comparison
 
-CORRECTIONS = {'V-trace': 'vtrace', '1-Step': 'one_step', 'epsilon-correction': 'epsilon', 'No-correction': 'none'}
+CORRECTIONS = off_policy_table.CORRECTIONS
 _LAGS = (0, 15, 60)  # Updates. A run without replay makes about 160.
 _STALE, _REPLAY = f'--policy_lag={_LAGS[-1]}', '--replay_share=0.5'
 _SAMPLES = 8         # Of the sweep's 24.

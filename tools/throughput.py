@@ -68,7 +68,7 @@ class _Row(NamedTuple):
   """How an architecture is started."""
   agent: str                # Its presets are {agent}_atari57 and {agent}_dmlab30.
   flags: Sequence[str] = ()
-  actors: float = 1.        # Number of environments divided by that of unrolls in a batch.
+  actors: float = 1.        # Number of environments divided by --batch_size.
   batches: int = 1          # Size of a batch divided by --batch_size. 0: a batch has one unroll.
   setting: str = 'single_machine'
 
@@ -204,8 +204,7 @@ class _Training:
     while rows[-1]['wall_seconds'] - rows[0]['wall_seconds'] < seconds:
       rows = self.next_rows(known, _IGNORED_ROWS + len(rows) + 1)[_IGNORED_ROWS:]
     self.send(signal.SIGSTOP)
-    frames, wall_seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
-    return frames / wall_seconds
+    return training_rate.frames_per_second(rows)
 
 
 def measure(rows: Mapping[str, _Row], level: _Level, config: ThroughputConfig) -> dict[str, list[float]]:

@@ -170,10 +170,12 @@ def on_common_frames(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarr
   """Interpolates curves where all of them have values.
 
   Args:
-    curves: from `points`, not empty.
+    curves: from `points`.
   Returns:
-    frames [P] and values [curves, P]. P is 0 if there are no common frames.
+    frames [P] and values [curves, P]. P is 0 if there are no curves, or no common frames.
   """
+  if not curves:
+    return np.empty(0), np.empty([0, 0])
   begin, end = max(curve[0, 0] for curve in curves), min(curve[-1, 0] for curve in curves)
   frames = np.linspace(begin, end, _POINTS if begin <= end else 0)
   return frames, np.array([np.interp(frames, *curve.T) for curve in curves])
@@ -204,11 +206,9 @@ def draw_lines(axes: Any, rows: Rows, metric: str, styles: Mapping[str, dict[str
     styles: from `styles_of`.
   """
   for name, of_group in rows.items():
-    found = [curve for of_run in of_group if len(curve := points(of_run, metric))]
-    if found:
-      frames, values = on_common_frames(found)
-      if len(frames):
-        drawing.mean_and_range(axes, frames, values, label(name, len(found)), styles[name])
+    frames, values = on_common_frames(of_metric(of_group, metric))
+    if len(frames):
+      drawing.mean_and_range(axes, frames, values, label(name, len(values)), styles[name])
 
 
 def levels_of(rows: Rows) -> list[str]:
@@ -217,9 +217,14 @@ def levels_of(rows: Rows) -> list[str]:
   return sorted(name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
 
 
+def of_metric(rows: Sequence[Sequence[Mapping[str, Any]]], metric: str, against: str = FRAMES) -> list[np.ndarray]:
+  """Returns the curves of a metric of those runs of a group that have it. See `points`."""
+  return [curve for of_run in rows if len(curve := points(of_run, metric, against))]
+
+
 def of_level(rows: Sequence[Sequence[Mapping[str, Any]]], level: str, against: str = FRAMES) -> list[np.ndarray]:
   """Returns the curves of returns of those runs of a group that have the level. See `points`."""
-  return [curve for of_run in rows if len(curve := points(of_run, _PREFIX + level, against))]
+  return of_metric(rows, _PREFIX + level, against)
 
 
 def draw_returns(rows: Rows, title: str = 'Returns',

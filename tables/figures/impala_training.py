@@ -70,8 +70,7 @@ def _curves(group: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> dict[str, 
     num_levels = len(runs_lib.by_level(group))
     return found | {curves.FRAMES: [curve * [num_levels, 1] for curve in found.get(curves.FRAMES, [])]}
   metric = f'suite_score/{suite.summary}'
-  return {against: [curve for of_run in rows if len(curve := curves.points(of_run, metric, against))]
-          for against in (curves.FRAMES, curves.SECONDS)}
+  return {against: curves.of_metric(rows, metric, against) for against in (curves.FRAMES, curves.SECONDS)}
 
 
 def draw_scores(groups: Mapping[str, Sequence[runs_lib.Run]], suite: suite_lib.Suite) -> figure.Figure | None:

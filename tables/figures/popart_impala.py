@@ -105,8 +105,7 @@ def _draw_meetings(axes: Any, rows: curves.Rows, metric: str, styles: Mapping[st
   """Draws a dotted line down from each Meeting. Its label has the share of frames that the best agent needs."""
   means = {}
   for name, of_group in rows.items():
-    found = [curve for of_run in of_group if len(curve := curves.points(of_run, metric))]
-    frames, values = curves.on_common_frames(found) if found else (np.empty(0), np.empty(0))
+    frames, values = curves.on_common_frames(curves.of_metric(of_group, metric))
     if len(frames):
       means[name] = np.stack([frames, values.mean(axis=0)], axis=1)
   for name, (frames, score, ends) in meetings(means).items():

@@ -43,8 +43,8 @@ _MEMORY_AXES = ('mean return', 'greedy action match (%)', 'difference of max Q')
 def draw_delta_q(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   """Draws Delta Q as bars, and the returns (curves.returns_of), with a row of panels for each level. Figures 1b and 1c.
 
-  There is a bar and a line for each training strategy. A bar is the median over training, since the start,
-  where all action values are near 0, would dominate a mean. It is the mean over the runs, with the standard deviation.
+  There is a bar and a line for each training strategy. A bar is the mean over the runs, with the standard deviation.
+  The value of a run is its median over training: the start, where all action values are near 0, would dominate a mean.
 
   Args:
     runs: runs of R2D2. Only those with --measure_delta_q are drawn.
@@ -81,8 +81,7 @@ def draw_actors(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   """Draws the parameter lag and Delta Q as bars, with a row of panels for each number of actors. Figure 6.
 
   The lag is the number of updates since the parameters with which the replayed steps were made. There is a group of
-  bars for each level, and a bar for each training strategy. A bar is the median over training, as for `draw_delta_q`.
-  It is the mean over the runs, with the standard deviation.
+  bars for each level, and a bar for each training strategy. A bar is as for `draw_delta_q`.
 
   Args:
     runs: runs of R2D2. Only those with --measure_delta_q whose number of actors is known are drawn.

@@ -24,7 +24,7 @@ _FIGURES = {'atari57': 'figures 2 and 9', 'dmlab30': 'figure 3'}  # By suite.
 def by_agent(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   """Groups runs by variant of R2D2, and by the network of IMPALA and settings that differ between runs of a suite.
 
-  Runs of IMPALA on several levels are left out.
+  Runs of IMPALA on a whole suite are left out.
   """
   of_r2d2 = [run for run in runs if run.agent == runs_lib.R2D2]
   others = [run for run in runs if run.agent != runs_lib.R2D2 and runs_lib.is_expert(run)]

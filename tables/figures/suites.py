@@ -57,8 +57,7 @@ def draw_scores(suite: suite_lib.Suite, lines: Lines, papers: Mapping[str, float
   styles = curves.styles_of(lines)
   for axes, against, unit in zip(panels, (curves.FRAMES, curves.SECONDS), (1, _SECONDS_PER_HOUR), strict=True):
     for label, of_line in lines.items():
-      found = of_line.get(against)
-      at, values = curves.on_common_frames(found) if found else (np.empty(0), np.empty(0))
+      at, values = curves.on_common_frames(of_line.get(against, ()))
       if len(at):
         drawing.mean_and_range(axes, at / unit, values, label, styles[label])
         if label in papers:

@@ -2,8 +2,8 @@
 
 tables/data/rates.csv is the only place with these rates. Its columns:
 
-  family, suite, torso, lstm, learned, the agents that a row is for: `learned` is the number of transitions that LASER
-    learners                           learns from per new agent step, and 1 for all other agents
+  family, suite, torso, lstm,          the agents that a row is for. `learned` is the number of transitions that LASER
+    learned, learners                  learns from per new agent step, and 1 for all other agents
   step_ms                              processor time per agent step of all that a run does, environments included;
                                        measured here, empty if it was not
   environment_ms                       processor time per agent step of the environment alone
@@ -14,7 +14,7 @@ tables/data/rates.csv is the only place with these rates. Its columns:
   measured, reported                   where the numbers come from
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from scalable_agents.environments import scores
@@ -26,12 +26,8 @@ from scalable_agents.tables.results import r2d2_published
 
 _FRAMES_PER_STEP = 4  # All four papers.
 _SECONDS_PER_DAY = 86_400
-_AGENTS: Mapping[str, Sequence[published.Agent]] = {
-    'IMPALA': published.IMPALA.agents, 'PopArt': popart_tables.agents(), 'R2D2': r2d2_published.PAPER.agents,
-    'LASER': laser_published.PAPER.agents}
-_LEVEL_SCORES = {
-    'IMPALA': published.IMPALA.level_scores, 'PopArt': {}, 'R2D2': r2d2_published.PAPER.level_scores,
-    'LASER': laser_published.PAPER.level_scores}
+_PAPERS = {'IMPALA': published.IMPALA, 'PopArt': published.Paper(popart_tables.agents(), {}, {}),
+           'R2D2': r2d2_published.PAPER, 'LASER': laser_published.PAPER}
 _TABLES = {  # The table that has all agents of a paper on a suite, and that with scores of levels.
     ('IMPALA', 'dmlab30'): ('3', 'B.1'), ('IMPALA', 'atari57'): ('4', 'C.1'), ('PopArt', 'dmlab30'): ('1', ''),
     ('PopArt', 'atari57'): ('1', ''), ('R2D2', 'dmlab30'): ('1', '3'), ('R2D2', 'atari57'): ('1', '4'),
@@ -98,8 +94,8 @@ def learned_per_step(agent: published.Agent) -> int:
 def costs() -> Iterator[Cost]:
   """Yields the cost of each agent that a paper trains, in the order of the papers' tables."""
   rates = _rates()
-  for paper, agents in _AGENTS.items():
-    for agent in agents:
+  for paper, its in _PAPERS.items():
+    for agent in its.agents:
       levels = len(scores.SUITES[agent.suite].levels) if agent.experts else 1
       runs = levels * agent.population * agent.samples * agent.seeds
       key = agent.family, agent.suite, agent.torso, agent.use_lstm, learned_per_step(agent), agent.learners
@@ -111,7 +107,7 @@ def _tables(cost: Cost) -> str:
   """Returns the numbers of the paper's tables that have the agent."""
   agent = cost.agent
   summary, of_levels = _TABLES[cost.paper, agent.suite]
-  return f'{summary}, {of_levels}' if agent.name in _LEVEL_SCORES[cost.paper].get(agent.suite, ()) else summary
+  return f'{summary}, {of_levels}' if agent.name in _PAPERS[cost.paper].level_scores.get(agent.suite, ()) else summary
 
 
 def table() -> layout.Table:

@@ -19,7 +19,8 @@ from scalable_agents.tables.results import runs as runs_lib
 NUMBER = '2'
 _BEST = 3          # The paper takes the mean over this many of the best hyper-parameter combinations.
 _FRAMES = 1_000_000_000  # The paper states no number; this is the released code's recipe for a single level.
-_CORRECTIONS = {'V-trace': 'vtrace', '1-Step': 'one_step', 'epsilon-correction': 'epsilon', 'No-correction': 'none'}
+CORRECTIONS = {  # Name in the paper -> value of --off_policy_correction.
+    'V-trace': 'vtrace', '1-Step': 'one_step', 'epsilon-correction': 'epsilon', 'No-correction': 'none'}
 _REPLAYS = {'without': 0., 'with': 0.5}  # Share of the batch that is replayed. Section 5.2.2.
 _PRINTED = {(task, row['replay'], row['method']): float(number) for row in published.rows('impala_table_2.csv')
             for task, number in row.items() if task not in ('replay', 'method')}
@@ -36,7 +37,7 @@ class _Key(NamedTuple):
 def table(found: Sequence[sweep.Sample]) -> layout.Table:
   """Makes the table, given the samples of runs of IMPALA from `sweep.samples`."""
   by_row, notes = runs_lib.grouped(found, _key), []
-  methods = dict.fromkeys([*_CORRECTIONS, *(key.method for key in by_row)])
+  methods = dict.fromkeys([*CORRECTIONS, *(key.method for key in by_row)])
   keys = [_Key(task, replay, method) for task in dict.fromkeys([*TASKS, *(key.task for key in by_row)])
           for replay in _REPLAYS for method in methods]
   rows = []
@@ -57,7 +58,7 @@ def table(found: Sequence[sweep.Sample]) -> layout.Table:
 
 def _key(sample: sweep.Sample) -> _Key:
   wanted = sample.flags['off_policy_correction']
-  method = next((name for name, correction in _CORRECTIONS.items() if correction == wanted), wanted)
+  method = next((name for name, correction in CORRECTIONS.items() if correction == wanted), wanted)
   return _Key(sample.level, 'with' if sample.flags.get('replay_share') else 'without', method)
 
 

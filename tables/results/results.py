@@ -235,35 +235,35 @@ def settings_of(run: runs_lib.Run, expert: bool, swept: bool = True) -> dict[str
   return {name: value for name, value in values.items() if name not in apart}
 
 
-def differing(levels: Sequence[Hashable], of_runs: Sequence[dict[str, Any]], apart: Container[str]) -> list[list[str]]:
-  """Returns for each run the settings in which it differs from other runs of its level, as 'name=value'.
+def differing(groups: Sequence[Hashable], of_runs: Sequence[dict[str, Any]], apart: Container[str]) -> list[list[str]]:
+  """Returns for each run the settings in which it differs from other runs of its group, as 'name=value'.
 
   Args:
-    levels: the level of each run.
+    groups: the group of each run, such as its level. Runs of one group are compared.
     of_runs: the settings of each run by name.
     apart: names of settings to leave out.
   """
-  values = {}  # (level, setting) -> the setting's values, as JSON.
-  for level, those in zip(levels, of_runs, strict=True):
+  values = {}  # (group, setting) -> the setting's values, as JSON.
+  for group, those in zip(groups, of_runs, strict=True):
     for name, value in those.items():
-      values.setdefault((level, name), set()).add(json.dumps(value))
+      values.setdefault((group, name), set()).add(json.dumps(value))
   return [[f'{name}={written(value)}' for name, value in sorted(those.items())
-           if len(values[level, name]) > 1 and name not in apart] for level, those in zip(levels, of_runs, strict=True)]
+           if len(values[group, name]) > 1 and name not in apart] for group, those in zip(groups, of_runs, strict=True)]
 
 
-def named(runs: Sequence[runs_lib.Run], names: Sequence[str], levels: Sequence[Hashable],
+def named(runs: Sequence[runs_lib.Run], names: Sequence[str], groups: Sequence[Hashable],
           of_runs: Sequence[dict[str, Any]], apart: Container[str] = ()) -> dict[str, list[runs_lib.Run]]:
-  """Groups runs by their names, to which the settings are added in which they differ from other runs of their level.
+  """Collects runs by their names, to which the settings are added in which they differ from other runs of their group.
 
   Args:
     runs: the runs.
     names: the name of each run.
-    levels, of_runs, apart: as in `differing`.
+    groups, of_runs, apart: as in `differing`.
   """
-  groups = {}
-  for run, name, settings in zip(runs, names, differing(levels, of_runs, apart), strict=True):
-    groups.setdefault(', '.join([name, *settings]), []).append(run)
-  return groups
+  found = {}
+  for run, name, settings in zip(runs, names, differing(groups, of_runs, apart), strict=True):
+    found.setdefault(', '.join([name, *settings]), []).append(run)
+  return found
 
 
 def short(frames: int) -> str:

@@ -216,7 +216,7 @@ def suite_of(run: Run) -> suite_lib.Suite | None:
 
 
 def is_expert(run: Run) -> bool:
-  """Returns whether the run was trained on a single level."""
+  """Returns whether the run was not trained on a whole suite, but on a level, or on levels separated by commas."""
   return run.flags['level_name'] not in scores.SUITES
 
 

@@ -51,7 +51,7 @@ class OffPolicyTableTest(run_directories.TestCase):
     self.assertEqual(rows['catch', 'without', 'mine'][1].value[0], 7.)
 
   def test_the_corrections_are_those_of_the_agent(self):
-    self.assertCountEqual(off_policy_table._CORRECTIONS.values(), off_policy.CORRECTIONS)
+    self.assertCountEqual(off_policy_table.CORRECTIONS.values(), off_policy.CORRECTIONS)
 
   def test_a_small_task_has_the_mean_and_spread_over_seeds(self):
     for correction, share, finals in (('vtrace', 0., (1., 3.)), ('vtrace', 0.5, (2., 4.)), ('none', 0.5, (-1., 0.)),
