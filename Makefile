@@ -1,6 +1,6 @@
 # setup makes a virtual environment in .venv with the pinned requirements, the C++ ops and this project as an editable
-# install, and installs Bazel. train and benchmark do the same first, without Bazel. Steps that are done already are
-# skipped. test needs only the requirements and Bazel, which builds the ops itself.
+# install, and installs Bazel. train, benchmark, evidence and gpu-proof do the same first, without Bazel. Steps that are
+# done already are skipped. test needs only the requirements and Bazel, which builds the ops itself.
 SHELL := /bin/bash
 
 VENV := .venv

@@ -142,7 +142,7 @@ def export_file(policy: python_api.Policy, logdir: str, path: str, precision: st
   local = {field.name for part in (run_config.RunConfig, cluster_config.ClusterConfig,
                                    population_config.PopulationConfig) for field in dataclasses.fields(part)}
   flags = {name: value for name, value in stored['flags'].items() if name not in local} | policy.portable_settings
-  # Also the command names no data set and no level cache of this machine.
+  # The command must not name a data set or a level cache of this machine, either.
   of_this_machine = [name for name in flags if flags[name] != stored['flags'].get(name)]
   manifest = agent_file.Manifest(
       stored.get('agent', ''), flags, stored.get('versions', {}),

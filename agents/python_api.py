@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from scalable_agents.processes import kernels
 
@@ -271,11 +271,11 @@ def _stored_run(name: str | None, flags: dict[str, Any], agent: str, file: str, 
   definition = python_path.load(preset.agent)
   if name and name != definition.name:
     raise errors.UserError(f'--agent={agent}: {file} has another agent, {settings_lib.shown(name)}')
-  config = _stored_settings(definition.config, flags, file)
+  config = run_flags.stored_config(definition.config, flags, file)
   levels = registry.expand(config.level_name)
-  protocol = _stored_settings(type(preset.protocol), flags, file)
+  protocol = run_flags.stored_config(type(preset.protocol), flags, file)
   # A file of export.py has no settings of the run.
-  run = _stored_settings(run_config.RunConfig, dataclasses.asdict(preset.run) | flags, file)
+  run = run_flags.stored_config(run_config.RunConfig, dataclasses.asdict(preset.run) | flags, file)
   portable = settings_lib.portable(protocol)
   here = _on_this_machine(protocol, portable, given)
   return StoredRun(definition, config, here.environments(levels, training=False), dataclasses.asdict(portable),
@@ -293,13 +293,6 @@ def _on_this_machine(protocol: Any, portable: Any, given: dict[str, str]) -> Any
   with errors.of_user(ValueError):
     settings_lib.check(changed)
   return changed
-
-
-def _stored_settings(config_class: type, flags: dict[str, Any], file: str) -> Any:
-  """Returns settings of a run; those that an older version did not store have their defaults. See _stored_run."""
-  run_flags.check_stored(config_class, flags, file)
-  names = {field.name for field in dataclasses.fields(cast(Any, config_class))}
-  return config_class(**{name: value for name, value in flags.items() if name in names})
 
 
 def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0, agent: str = '',

@@ -163,7 +163,7 @@ def main():
   trained = python_api.read(config.logdir, dataset_path=config.dataset_path, renderer=config.renderer)
   if not trained.config.use_lstm:
     raise unfit
-  with errors.of_user(ValueError):  # From here, because a message of a worker has a traceback.
+  with errors.of_user(ValueError):  # Checked in this process: a worker's message would have a traceback.
     for level in trained.levels:
       registry.check_settings(level, trained.protocol)
   with run_directory.open_evaluation(config.logdir, settings_of_run, (), r2d2.R2D2.name) as directory:
@@ -173,7 +173,7 @@ def main():
     loaded = evaluation.load(directory.path, directory.logdir)  # Once: the run may go on and save another one.
     results = {}
     for level_id, level in enumerate(trained.levels):
-      results[level] = {str(history): evaluate(config, trained, level_id, history, loaded, directory.logdir)
+      results[level] = {str(history): evaluate(config, trained, level_id, history, loaded)
                         for history in histories_of(config)}
       print(report(level, results[level]), flush=True)
     directory.check_in_place()
@@ -181,7 +181,7 @@ def main():
 
 
 def evaluate(config: HistoryConfig, trained: python_api.StoredRun, level_id: int, history: float,
-             loaded: checkpoint.Loaded, logdir: str) -> dict[str, Any]:
+             loaded: checkpoint.Loaded) -> dict[str, Any]:
   """Plays the episodes of one level with one history, with the parameters of the checkpoint in `loaded`.
 
   Returns:
@@ -189,8 +189,8 @@ def evaluate(config: HistoryConfig, trained: python_api.StoredRun, level_id: int
   """
   environments = config.num_environments
   if environments == 'auto':
-    environments = min(config.num_episodes, 32 * machine.num_cores())
-  run = run_config.RunConfig(logdir=config.logdir, mode='test', test_num_episodes=config.num_episodes,
+    environments = 32 * machine.num_cores()
+  run = run_config.RunConfig(test_num_episodes=config.num_episodes,
                              num_environments=min(environments, config.num_episodes),
                              environment_timeout_seconds=trained.timeout_seconds)
   agents = []
@@ -201,11 +201,11 @@ def evaluate(config: HistoryConfig, trained: python_api.StoredRun, level_id: int
 
   screen = quiet.screen()
   seed = evaluation.seed_of(trained.config.seed, level_id)  # The same for each history.
-  with evaluation.explaining(logdir, loaded), contextlib.closing(
+  with evaluation.explaining(config.logdir, loaded), contextlib.closing(
       actor_host.ActorHost(trained.levels, trained.protocol, run, seed, screen, played=[level_id])) as host:
     make_agent = r2d2.R2D2.maker(host, trained.levels, trained.config)
     evaluator = evaluation.play(evaluation.restore(make_agent, loaded, host.device), make_restricted,
-                                acting.Selection(acting.EPSILON, config.epsilon), host, run, screen, lambda _: None)
+                                acting.Selection(acting.EPSILON, config.epsilon), host, run, screen)
   returns = [episode.episode_return for episode in evaluator.episodes(level_id)]
   steps, matches, differences = (sum(float(getattr(agent, name)) for agent in agents)
                                  for name in ('num_steps', 'num_matches', 'value_differences'))

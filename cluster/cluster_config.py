@@ -14,7 +14,7 @@ from scalable_agents.records.settings import setting
 
 AUTO, PAPER, UNROLL = 'auto', 'paper', 'unroll'  # Values of --parameter_refresh.
 _MAX_REFRESH_STEPS = 1_000_000
-_MAX_LEARNERS = 64  # Learners of one process. Each has a GPU.
+_MAX_LEARNERS = 64  # Learners of one process.
 _HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Bits of an actor_id, which is an int32.
 MAX_HOSTS, MAX_ENVIRONMENTS = 1 << _HOST_BITS, 1 << _ENVIRONMENT_BITS
 

@@ -4,8 +4,8 @@ TensorFlow's own server runs inside the learner's eager runtime. A session in an
 resources by their names. It puts unrolls into the learner's queue and reads the published parameters; no thread of the
 learner takes part. The actor host's side is remote_learner.py.
 
-The port has no authentication on any network interface. Anyone who reaches it can run any graph in the learner's
-process.
+The port opens on all network interfaces and has no authentication. Anyone who reaches it can run any graph in the
+learner's process.
 """
 
 import collections

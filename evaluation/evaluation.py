@@ -8,9 +8,10 @@ episodes (evaluation/evaluator.py).
 If several levels are played, the results of each finished level are kept in evaluation.unfinished.json. When an
 evaluation is interrupted, the next one plays only the other levels, provided that the checkpoint is still the latest.
 
-A trainer may use the same run directory meanwhile. Before its end, an evaluation writes nothing else there. The
-checkpoint is read before the environments start, so it is in memory when the trainer deletes its files. A second
-evaluation of a run is refused while the first one plays (run_directory.open_evaluation).
+A trainer may use the same run directory meanwhile. Until its end, an evaluation writes only this file, its lock and
+messages of libraries (tensorflow.log) there. The checkpoint is read before the environments start, so it is in memory
+when the trainer deletes its files. A second evaluation of a run is refused while the first one plays
+(run_directory.open_evaluation).
 """
 
 from collections.abc import Callable
@@ -212,7 +213,8 @@ def _with_environments(run, levels):
   return dataclasses.replace(run, num_environments=min(environments, wanted))
 
 
-def play(policy, make_agent, selection, host, run, screen, look) -> evaluator_lib.Evaluator:
+def play(policy, make_agent, selection, host, run, screen,
+         look=lambda evaluator: None) -> evaluator_lib.Evaluator:
   """Plays until the evaluator has all its episodes, and returns it. Closes the host in any case.
 
   Args:

@@ -60,8 +60,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
                              played=[level_id])) as host:
       make_agent = agent.maker(host, levels, config)
       policy = evaluation.restore(make_agent, loaded, host.device)
-      evaluator = evaluation.play(
-          policy, make_agent, selection, host, run, io.StringIO(), lambda unused_evaluator: None)
+      evaluator = evaluation.play(policy, make_agent, selection, host, run, io.StringIO())
     trained = {'environment_frames': policy.environment_frames, 'learner_steps': policy.learner_steps}
     results |= evaluation_results.of_levels(evaluator, levels, [level_id])
   return {**trained, **evaluation.identify(loaded, run, seed, selection), 'levels': results,

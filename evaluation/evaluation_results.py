@@ -95,18 +95,16 @@ def suite_of(results: dict[str, dict[str, Any]]) -> dict[str, float] | None:
 
 def report(summary: dict[str, Any]) -> str:
   """Returns a summary as a few lines of text for the screen."""
-  protocol = summary['protocol']
   if len(summary['levels']) > 1:
     return _report_of_several(summary)
-  lines = []
-  for level, result in summary['levels'].items():
-    lines += [f'{level}: {protocol["num_episodes"]:,} episodes after {protocol["environment_frames"]:,} frames of '
-              f'training ({protocol["learner_steps"]:,} updates)',
-              f'  mean return       {result["mean"]:12,.2f}',
-              f'  median return     {result["median"]:12,.2f}']
-    if result['human_normalised'] is not None:
-      lines.append(f'  human-normalised  {result["human_normalised"]:12,.2f} %  (of the mean; random 0 %, human 100 %)')
-    lines.append(f'  mean length       {statistics.fmean(result["episode_lengths"]):12,.2f} frames')
+  protocol, ((level, result),) = summary['protocol'], summary['levels'].items()
+  lines = [f'{level}: {protocol["num_episodes"]:,} episodes after {protocol["environment_frames"]:,} frames of '
+           f'training ({protocol["learner_steps"]:,} updates)',
+           f'  mean return       {result["mean"]:12,.2f}',
+           f'  median return     {result["median"]:12,.2f}']
+  if result['human_normalised'] is not None:
+    lines.append(f'  human-normalised  {result["human_normalised"]:12,.2f} %  (of the mean; random 0 %, human 100 %)')
+  lines.append(f'  mean length       {statistics.fmean(result["episode_lengths"]):12,.2f} frames')
   return '\n'.join(lines)
 
 

@@ -38,7 +38,7 @@ def request(job: definition.Job) -> dict[str, Any]:
   levels = [registry.test_level(level) for level in job.levels]
   # The process of the evaluations leaves the GPU to the learner.
   played = dataclasses.replace(
-      job.run, mode='test', test_num_episodes=episodes, inference_device='cpu', num_inference_threads=1,
+      job.run, test_num_episodes=episodes, inference_device='cpu', num_inference_threads=1,
       num_environment_workers=settings.AUTO if set(levels) & set(dmlab.LEVELS) else 1,  # A Lab has its own process.
       num_environments=min(episodes, _ENVIRONMENTS))
   return {'agent': job.reference, 'config': dataclasses.asdict(job.config), 'levels': levels,

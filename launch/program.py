@@ -126,7 +126,7 @@ def _read_flags(preset, agent) -> definition.Job:
     stored = of_run['flags']
     for part in (agent.config, type(preset.protocol), population_config.PopulationConfig,
                  cluster_config.ClusterConfig):
-      run_flags.check_stored(part, stored, run_directory.path(run_settings.logdir, run_directory.CONFIG))
+      run_flags.stored_config(part, stored, run_directory.path(run_settings.logdir, run_directory.CONFIG))
     # What this process is in a cluster is its own; only what the run's learners have in common is stored.
     role = settings.free_settings(cluster_config.ClusterConfig)
     cluster = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate,
@@ -246,7 +246,7 @@ def _check_kinds(job, stored):
     errors.UserError: one is not, for example the number of learners, or config.json is damaged.
   """
   for part in (job.config, job.protocol, job.cluster):
-    run_flags.check_stored(type(part), stored, run_directory.path(job.run.logdir, run_directory.CONFIG))
+    run_flags.stored_config(type(part), stored, run_directory.path(job.run.logdir, run_directory.CONFIG))
   before = job.kinds(stored)
   for name, now in job.kinds(job.settings()).items():
     if now != before[name]:

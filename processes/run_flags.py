@@ -83,8 +83,8 @@ def config_from_flags(config_class: type[Config], validate: Callable[[Config], N
   return config
 
 
-def check_stored(config_class: type, stored: dict[str, Any], file: str):
-  """Checks the values of a config's settings in a run's config.json.
+def stored_config(config_class: type[Config], stored: dict[str, Any], file: str) -> Config:
+  """Returns the settings in a run's config.json. Those that an older version did not store have their defaults.
 
   Args:
     config_class: a dataclass of settings.
@@ -94,10 +94,12 @@ def check_stored(config_class: type, stored: dict[str, Any], file: str):
     UserError: a setting has a value that its flag cannot have. The message names the file and the flag.
   """
   names = {field.name for field in dataclasses.fields(cast(Any, config_class))} & stored.keys()
+  config = config_class(**{name: stored[name] for name in names})
   try:
-    settings.check(config_class(**{name: stored[name] for name in names}))
+    settings.check(config)
   except ValueError as error:
     raise errors.UserError(f'{file}: {error}: put the file back, or use another run directory') from error
+  return config
 
 
 def present(names: Iterable[str], flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:

@@ -104,7 +104,8 @@ class Checkpointer:
 
     Args:
       directory: where the checkpoints are, or will be.
-      beside: what is saved beside each checkpoint, by the suffix of its folder.
+      beside: what is saved beside each checkpoint, by the suffix of its folder: 'experience' or 'intake', because
+        checkpoint_files removes only folders with these.
       **trackables: what to save, by the names under which it is saved.
     """
     self._directory = os.path.abspath(directory)

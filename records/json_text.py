@@ -1,7 +1,7 @@
 """Reads JSON text that may be damaged: whatever is wrong with it is a ValueError with one line.
 
 Python's json module accepts Infinity and NaN, reads 1e999 as infinity, and fails with a RecursionError on text that is
-nested too deeply. Files of a run have none of these: an infinite setting is written as text (see run_directory.py), and
+nested too deeply. Files of a run have none of these: an infinite setting is written as text (see settings.to_json), and
 metrics that are not finite as null.
 """
 

@@ -229,6 +229,7 @@ def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agen
       raise RunDirectoryError(f'{logdir} holds other files ({min(names - _BEFORE_CONFIG)}) and no {CONFIG}, so it is '
                               'not a run directory: choose another --logdir')
     run.lock(LOCK, 'trains there. Stop it or choose another --logdir')
+    # Listed again, because an earlier process may have ended meanwhile. A new lock file is that of this process.
     run.prepare_undo(set(os.listdir(run.path)) - ({LOCK} - names), made)
     on_error.callback(run.undo)
     if run.has_begun:

@@ -34,7 +34,7 @@ class MakefileTest(absltest.TestCase):
       file.write_text(script, encoding='utf-8')
       file.chmod(0o700)
     done = subprocess.run(['make', *arguments], cwd=folder, text=True, capture_output=True, check=False,
-                          env=os.environ | {'PATH': f'{folder}/bin:{os.environ["PATH"]}'})
+                          env=os.environ | {'PATH': f'{folder}/bin:{os.environ["PATH"]}', 'GPU': '0'})
     return done, folder
 
   def test_an_environment_that_could_not_be_made_does_not_stay(self):
@@ -54,7 +54,8 @@ class MakefileTest(absltest.TestCase):
     done, folder = self._make('ops/_ops.so', **{f'../{name}': '#!/bin/sh\n' for name in (
         '.venv/bin/python', 'setup.py', 'pyproject.toml', 'ops/cc/ops.cc', 'environments/pixels.py')})
     make = lambda: subprocess.run(
-        ['make', 'ops/_ops.so'], cwd=folder, text=True, capture_output=True, check=True).stdout
+        ['make', 'ops/_ops.so'], cwd=folder, text=True, capture_output=True, check=True,
+        env=os.environ | {'GPU': '0'}).stdout
     self.assertIn('building the C++ libraries', done.stdout)
     self.assertNotIn('building the C++ libraries', make())
     source = folder / 'ops/cc/ops.cc'

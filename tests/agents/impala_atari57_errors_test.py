@@ -15,6 +15,7 @@ from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.learner import learner_step
+from scalable_agents.processes import machine
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
@@ -136,12 +137,13 @@ class NothingIsLeftTest(parameterized.TestCase):
   @parameterized.parameters(
       ([f'--level_name={faulty_environments.level(faulty_environments.SmallImages)}'],
        'gymnasium:.*: --torso=shallow: want images of at least 20x20 pixels, got 7x7'),
-      (['--environment_timeout_seconds=1e-3'], 'environment 0 .catch. could not be made: .*0.001 s'),
+      (['--environment_timeout_seconds=1e-3', '--num_environment_workers=2'],
+       'environment 0 .catch. could not be made: .*0.001 s'),
       (['--unroll_length=100000', '--batch_size=10000', '--queue_size=7'],
        '--unroll_length=100000, --batch_size=10000, --queue_size=7, .*: up to 9 unrolls .*, 20,007 times .* smaller'),
       (['--job_name=learner', '--learner_addresses=127.0.0.1:{port}'], '.*port [0-9]+ is in use'))
   def test_of_what_the_user_can_mend(self, flags, wanted):
-    with socket.create_server(('127.0.0.1', 0)) as taken:
+    with socket.create_server(('127.0.0.1', 0)) as taken, mock.patch.object(machine, 'memory_bytes', lambda: 10**10):
       flags = [flag.replace('{port}', str(taken.getsockname()[1])) for flag in flags]
       with self.assertRaisesRegex(errors.UserError, f'^{wanted}'):
         self._start(*flags)
@@ -175,7 +177,7 @@ class NothingIsLeftTest(parameterized.TestCase):
 
   def test_a_folder_that_was_there_is_as_it_was(self):
     self.logdir.mkdir(parents=True)
-    with self.assertRaises(errors.UserError):
+    with self.assertRaises(errors.UserError), mock.patch.object(machine, 'memory_bytes', lambda: 10**10):
       self._start('--unroll_length=100000', '--batch_size=10000')
     self.assertEmpty(list(self.logdir.iterdir()))
 

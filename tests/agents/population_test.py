@@ -51,10 +51,11 @@ class BinaryTest(parameterized.TestCase):
     with _binary(folder, '--agent=impala_atari57', '--population_size=2', '--seed=5', *_CATCH,
                  '--population_episodes=100', f'--population_initial_frames={initial_frames}',
                  f'--total_environment_frames={frames}') as run:
-      run.wait_until(lambda: population_directory.read_fitness(logdirs[1]), 'a fitness')
+      run.wait_until(lambda: set(_members(run.process)) == {0, 1}, 'both members')
       members = _members(run.process)
-      self.assertEqual(set(members), {0, 1})
+      run.wait_until(lambda: os.path.exists(logdirs[0]) and training.rows(logdirs[0]), 'a row of member 0')
       members[0].suspend()  # So that it does not end meanwhile.
+      run.wait_until(lambda: population_directory.read_fitness(logdirs[1]), 'a fitness')
       members[1].kill()
       run.wait_until(lambda: 'it is started again' in run.screen(), 'a replacement')
       self.assertEqual(_members(run.process)[0], members[0])

@@ -18,6 +18,7 @@ from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_port
 from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.processes import parent_death
 from scalable_agents.processes import ports
 
 SETTINGS = {'agent': 'impala', '--level_name': 'catch', '--unroll_length': 20, '--torso': 'shallow'}
@@ -240,6 +241,7 @@ class Learner:
 
 def _serve(pipe, address, settings, precision):
   """Runs the process: makes the port, then answers calls."""
+  parent_death.signal_at_parents_end(signal.SIGKILL)  # Also while it is stopped.
   try:
     port = learner_port.LearnerPort(
         cluster_config.ClusterConfig(job_name='learner', learner_addresses=address), settings)

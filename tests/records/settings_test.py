@@ -145,13 +145,17 @@ class EverySettingTest(parameterized.TestCase):
           settings.check(_with(config, **{field.name: value}))
 
   def test_the_modules_own_checks_look_at_all_settings(self):
+    checked = []
     for config, module in _CONFIGS.items():
       agent = config.__name__.removesuffix('Config').lower()
       validate = getattr(module, 'validate', None) or getattr(module, f'validate_{agent}', None)
       if validate and validate.__annotations__['config'] is config:
+        checked.append(config.__name__)
         for field in dataclasses.fields(config):
           with self.assertRaisesRegex(ValueError, f'^--{field.name}=None: want '):
             validate(_with(config, **{field.name: None}))
+    self.assertContainsSubset({'A2cConfig', 'ImpalaConfig', 'LaserConfig', 'R2d2Config', 'ClusterConfig',
+                               'SweepConfig', 'LauncherConfig', 'PlayConfig', 'TablesConfig'}, checked)
 
 
 class MessagesTest(parameterized.TestCase):

@@ -13,6 +13,7 @@ from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.processes import parent_death
 from scalable_agents.processes import ports
 from scalable_agents.processes import python_path
 from scalable_agents.processes import sessions
@@ -54,6 +55,7 @@ def _make_limited():
 
 def _serve(address, is_ready, may_end):
   """Has three replays until may_end."""
+  parent_death.signal_at_parents_end(signal.SIGKILL)
   sharing.serve(address, lambda: [_make_first(), _make_limited(), _make_lossy()])
   is_ready.set()
   may_end.wait()

@@ -303,7 +303,8 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
         waiting.wait_until(lambda: not trainer._host.pool.starting())
 
     trainer = self.trainer(_learner(before), updates=20, synchronous=False, num_environments=2, num_workers=2,
-                           level_name=f'{played},{late}', run=run_config.RunConfig(log_interval_seconds=1e-3))
+                           level_name=f'{played},{late}', run=run_config.RunConfig(
+                               log_interval_seconds=1e-3, environment_timeout_seconds=waiting.PATIENCE_SECONDS))
     worker = psutil.Process(trainer._host._workers[1].process.pid)
     worker.suspend()
     with mock.patch.object(run_log, '_LATE_SECONDS', 0.):
