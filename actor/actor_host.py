@@ -147,8 +147,8 @@ class ActorHost:
       environment: 'module:function' of a function that makes an environment, with the arguments of
         registry.make_from_json.
       played: ids of the levels to play; environments are assigned to them in turn. None for all levels.
-      first_level: index in `played` of environment 0's level, modulo its length, so that the levels of a cluster have
-        equally many environments.
+      first_level: index in `played` of environment 0's level, modulo its length, so that levels are spread
+        evenly over the hosts of a cluster.
       place_offset: see `places_of`.
       check: see environment_workers.EnvironmentWorkers.
     Raises:

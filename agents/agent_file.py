@@ -35,7 +35,7 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, Runt
 class Manifest(NamedTuple):
   """What the file says about the agent."""
   agent: str               # The name of its Definition.
-  flags: dict[str, Any]    # The hyper-parameters and the settings of the environments, without those of a machine.
+  flags: dict[str, Any]    # The hyper-parameters and the settings of the environments, see export.export_file.
   versions: dict[str, str]  # Package -> version.
   command: str             # The command that trained it, without --logdir and other settings of the machine.
   environment_frames: int  # Number of frames that the agent was trained for.

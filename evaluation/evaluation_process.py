@@ -9,7 +9,6 @@ It reads a JSON object from its standard input:
   run         the fields of a RunConfig
   directory   a path that leads to the run directory
   logdir      the name of the run directory, for messages
-  trainer     the id of the training process
 
 It prints a row for evaluations.jsonl, or a line that says why there is none. It uses no GPU, one thread to compute, and
 few environments, and it plays one level after the other.
@@ -71,8 +70,6 @@ def _main():
   out = os.fdopen(os.dup(sys.stdout.fileno()), 'w')
   os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What libraries print goes to the log.
   request = json.load(sys.stdin)
-  if os.getppid() != request['trainer']:  # The trainer ended before this process could ask to end with it.
-    return
   tf.config.set_visible_devices([], 'GPU')
   tf.config.threading.set_intra_op_parallelism_threads(1)
   try:

@@ -97,7 +97,8 @@ def report(summary: dict[str, Any]) -> str:
   """Returns a summary as a few lines of text for the screen."""
   if len(summary['levels']) > 1:
     return _report_of_several(summary)
-  protocol, ((level, result),) = summary['protocol'], summary['levels'].items()
+  protocol = summary['protocol']
+  (level, result), = summary['levels'].items()
   lines = [f'{level}: {protocol["num_episodes"]:,} episodes after {protocol["environment_frames"]:,} frames of '
            f'training ({protocol["learner_steps"]:,} updates)',
            f'  mean return       {result["mean"]:12,.2f}',

@@ -11,7 +11,6 @@ import collections
 from collections.abc import Callable, Mapping
 import dataclasses
 import json
-import os
 import time
 from typing import Any
 
@@ -59,7 +58,7 @@ class Evaluations:
       last_frames: environment frames of the run's last evaluation; 0 if there is none.
       say: shows the user a line. It is called from another thread.
     """
-    self._text = json.dumps({**what, 'directory': directory.path, 'logdir': directory.logdir, 'trainer': os.getpid()})
+    self._text = json.dumps({**what, 'directory': directory.path, 'logdir': directory.logdir})
     self._interval_frames = interval_frames
     self._begun_frames = last_frames
     self._say = say

@@ -125,7 +125,7 @@ def _read_flags(preset, agent) -> definition.Job:
     run_directory.check_agent(run_settings.logdir, of_run, agent.name)  # Before its flags, which another one lacks.
     stored = of_run['flags']
     for part in (agent.config, type(preset.protocol), population_config.PopulationConfig,
-                 cluster_config.ClusterConfig):
+                 cluster_config.ClusterConfig):  # Raises if a value is impossible.
       run_flags.stored_config(part, stored, run_directory.path(run_settings.logdir, run_directory.CONFIG))
     # What this process is in a cluster is its own; only what the run's learners have in common is stored.
     role = settings.free_settings(cluster_config.ClusterConfig)
@@ -245,7 +245,7 @@ def _check_kinds(job, stored):
   Raises:
     errors.UserError: one is not, for example the number of learners, or config.json is damaged.
   """
-  for part in (job.config, job.protocol, job.cluster):
+  for part in (job.config, job.protocol, job.cluster):  # Raises if a value is impossible.
     run_flags.stored_config(type(part), stored, run_directory.path(job.run.logdir, run_directory.CONFIG))
   before = job.kinds(stored)
   for name, now in job.kinds(job.settings()).items():

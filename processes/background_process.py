@@ -14,6 +14,8 @@ from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
 from scalable_agents.records import run_directory
 
+_PARENT = 'SCALABLE_AGENTS_PARENT'  # The environment variable with the id of the training process.
+
 
 class BackgroundProcess:
   """Runs one process at a time. A thread waits for its end."""
@@ -74,8 +76,9 @@ class BackgroundProcess:
         # the session, because Linux may divide the processors between sessions (autogroups). A low priority then counts
         # only against processes of the same session.
         self._process = subprocess.Popen(
-            [sys.executable, '-m', self._module, *arguments], env=python_path.environment(), process_group=0,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, errors='replace')
+            [sys.executable, '-m', self._module, *arguments], process_group=0,
+            env=python_path.environment() | {_PARENT: str(os.getpid())}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, errors='replace')
       with self._process as process:
         try:
           output, _ = process.communicate(text, timeout=patience_seconds)
@@ -92,4 +95,6 @@ class BackgroundProcess:
 def begin(niceness: int):
   """Adds to the niceness of this process, and makes it end with the training process. Call this first."""
   parent_death.signal_at_parents_end(signal.SIGKILL)
+  if os.getppid() != int(os.environ[_PARENT]):  # It ended before this process could ask to end with it.
+    sys.exit()
   os.nice(niceness)

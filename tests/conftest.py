@@ -5,7 +5,7 @@ import os
 from absl import flags
 from absl.testing import absltest  # noqa: F401  # Defines those flags.
 
-os.environ.setdefault('CUDA_VISIBLE_DEVICES', '-1')  # The tests are for a machine without a card, as in .bazelrc.
+os.environ['CUDA_VISIBLE_DEVICES'] = '-1'  # The tests are for a machine without a card, as in .bazelrc.
 
 
 def pytest_configure():

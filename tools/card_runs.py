@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from scalable_agents.benchmark import measuring_process
+from scalable_agents.benchmark import training_rate
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
 from scalable_agents.records import checkpoint_files
@@ -165,10 +166,9 @@ def measure(run: Run, seconds: float, deadline: float) -> dict[str, Any]:
     return rows[-1]['wall_seconds'] >= began + seconds and rows[-2]['wall_seconds'] >= began
 
   rows = [row for row in run.wait(is_reached, deadline) if row['wall_seconds'] >= began]
-  frames, wall = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
   bottlenecks = collections.Counter(row['bottleneck'] for row in rows)
   names = [name for name in rows[0] if name == 'inference_batch_size' or name.startswith('time/')]
-  return {'frames_per_second': frames / wall, 'bottleneck': bottlenecks.most_common(1)[0][0],
+  return {'frames_per_second': training_rate.frames_per_second(rows), 'bottleneck': bottlenecks.most_common(1)[0][0],
           **{name: float(np.mean([row[name] for row in rows if row[name] is not None])) for name in names},
           'card_busy': float(np.mean(busy)) if busy else None, 'line': run.device_line(),
           **{name: rows[-1].get(name) for name in ('episode_return', 'environment_frames', 'wall_seconds')}}

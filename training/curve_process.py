@@ -4,7 +4,6 @@ Drawing holds Python's lock for a second and takes a hundred megabytes, which wo
 """
 
 from collections.abc import Callable
-import os
 import sys
 
 from scalable_agents.processes import background_process
@@ -32,7 +31,7 @@ class CurveProcess:
   def begin(self):
     """Starts to draw a picture and returns at once. Does nothing while an earlier picture is being drawn."""
     if not self._process.is_running:
-      self._process.begin(self._logdir, str(os.getpid()), patience_seconds=_PATIENCE_SECONDS)
+      self._process.begin(self._logdir, patience_seconds=_PATIENCE_SECONDS)
 
   def finish(self):
     """Draws the last picture in this process. Training is over, so drawing cannot slow it down."""
@@ -48,13 +47,8 @@ class CurveProcess:
 
 
 def _main():
-  """Draws the curve of the run directory in the first argument. Prints a RunDirectoryError and exits with code 1.
-
-  The second argument is the id of the training process.
-  """
+  """Draws the curve of the run directory in the first argument. Prints a RunDirectoryError and exits with code 1."""
   background_process.begin(_NICENESS)
-  if os.getppid() != int(sys.argv[2]):  # The trainer ended before this process could ask to end with it.
-    return
   try:
     learning_curve.draw(sys.argv[1])
   except run_directory.RunDirectoryError as error:

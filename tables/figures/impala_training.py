@@ -57,8 +57,8 @@ def _rank(group: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> tuple[int, f
   """
   of_levels = suites.finals_of([curves.rows_of_run(run) for run in group])
   finals = [curve[-1, 1] for curve in _curves(group, suite).get(curves.FRAMES, ())]
-  if len(of_levels) == 1:
-    finals = finals or list(of_levels.values())
+  if not finals and len(of_levels) == 1:
+    finals = list(of_levels.values())
   return len(of_levels), float(np.mean(finals)) if finals else -np.inf
 
 

@@ -94,13 +94,13 @@ def learned_per_step(agent: published.Agent) -> int:
 def costs() -> Iterator[Cost]:
   """Yields the cost of each agent that a paper trains, in the order of the papers' tables."""
   rates = _rates()
-  for paper, its in _PAPERS.items():
-    for agent in its.agents:
+  for name, paper in _PAPERS.items():
+    for agent in paper.agents:
       levels = len(scores.SUITES[agent.suite].levels) if agent.experts else 1
       runs = levels * agent.population * agent.samples * agent.seeds
       key = agent.family, agent.suite, agent.torso, agent.use_lstm, learned_per_step(agent), agent.learners
       rate = rates[key].of_experts() if agent.experts else rates[key]
-      yield Cost(paper, agent, runs, runs * agent.frames, rate)
+      yield Cost(name, agent, runs, runs * agent.frames, rate)
 
 
 def _tables(cost: Cost) -> str:

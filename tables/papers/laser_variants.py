@@ -65,10 +65,8 @@ def by_variant(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   common = _common(parameters)
   names = [_name(run, those, common) for run, those in zip(runs, parameters, strict=True)]
   places = [(name, run.flags['level_name']) for name, run in zip(names, runs, strict=True)]
-  lengths = collections.defaultdict(set)  # Name and level -> numbers of frames.
-  for place, run in zip(places, runs, strict=True):
-    lengths[place].add(run.flags['total_environment_frames'])
-  several = {name for (name, _), frames in lengths.items() if len(frames) > 1}
+  frames = [{'total_environment_frames': run.flags['total_environment_frames']} for run in runs]
+  several = {name for name, different in zip(names, results.differing(places, frames, ()), strict=True) if different}
   groups, order = {}, {}
   for run, those, name, others in zip(runs, parameters, names, results.differing(places, settings, ()), strict=True):
     length = f'total_environment_frames={results.written(run.flags["total_environment_frames"])}'

@@ -53,7 +53,6 @@ class BinaryTest(parameterized.TestCase):
                  f'--total_environment_frames={frames}') as run:
       run.wait_until(lambda: set(_members(run.process)) == {0, 1}, 'both members')
       members = _members(run.process)
-      run.wait_until(lambda: os.path.exists(logdirs[0]) and training.rows(logdirs[0]), 'a row of member 0')
       members[0].suspend()  # So that it does not end meanwhile.
       run.wait_until(lambda: population_directory.read_fitness(logdirs[1]), 'a fitness')
       members[1].kill()

@@ -203,8 +203,8 @@ class ActorHostTest(parameterized.TestCase):
       epsilons += acting.ladder(places, 0.4, 7., 256).numpy().tolist()
     np.testing.assert_allclose(sorted(epsilons, reverse=True), 0.4 ** (1 + 7 * np.arange(256) / 255), rtol=1e-4)
 
-  @parameterized.parameters((5, 36, 30, [6]), (8, 32, 30, [8, 9]), (3, 2, 57, [0, 1]))
-  def test_all_levels_have_equally_many_environments(self, num_hosts, num_environments, num_levels, want):
+  @parameterized.parameters((5, 36, 30, [6]), (8, 32, 30, [8, 9]))
+  def test_levels_are_spread_evenly_over_hosts(self, num_hosts, num_environments, num_levels, want):
     played = collections.Counter(dict.fromkeys(range(num_levels), 0))
     for task in range(num_hosts):
       call = self._made('--level_name=catch', '--job_name=actor', '--learner_addresses=a:1', f'--task={task}',

@@ -87,6 +87,12 @@ class CurveProcessTest(absltest.TestCase):
     trainer.send_signal(signal.SIGKILL)
     child.wait(waiting.PATIENCE_SECONDS)
 
+  def test_regression_one_whose_trainer_has_ended_before_draws_nothing(self):
+    self._write_row()
+    subprocess.run([sys.executable, '-m', curve_process.__name__, self.logdir], check=True,
+                   env=python_path.environment() | {'SCALABLE_AGENTS_PARENT': str(os.getppid())})
+    self.assertFalse(self.picture.exists())
+
   def test_what_goes_wrong_is_one_line(self):
     self.metrics.write_text('what is this\n')
     for draw in (self.curve.begin, self.curve.finish):
