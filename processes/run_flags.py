@@ -129,7 +129,7 @@ def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoR
       if argument not in others:
         fail(f'{argument}: no such argument; flags begin with -- (--help shows them)')
     quiet.keep_small()
-    # If it was ignored, nobody could tell how child processes end. Some programs do not call quiet.start, which does it.
+    # If it was ignored, nobody could tell how child processes end. quiet.start does it, too, but not all call that.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
       signal.signal(signal.SIGINT, signal.default_int_handler)  # Replaces the handler of quiet.start.
