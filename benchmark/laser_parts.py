@@ -4,6 +4,7 @@ The functions import TensorFlow themselves, as those of benchmark_parts.py do.
 """
 
 from scalable_agents.benchmark import benchmark_parts
+from scalable_agents.benchmark import training_rate
 
 _EPISODE_UNROLLS = 42  # An episode of Pong has about 800 agent steps.
 
@@ -84,6 +85,5 @@ def replayers(seconds, workload, use_lstm):
 def end_to_end(seconds, workload):
   """Measures the agent steps/s of a training run after its start, and its inference batch size."""
   steady = benchmark_parts.training_rows(seconds, workload)
-  frames, wall_seconds = (steady[-1][name] - steady[0][name] for name in ('environment_frames', 'wall_seconds'))
-  return {'steps_per_second': frames / 4 / wall_seconds,
+  return {'steps_per_second': training_rate.frames_per_second(steady) / 4,
           'inference_batch_size': benchmark_parts.mean_of(steady, 'inference_batch_size')}

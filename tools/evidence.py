@@ -40,6 +40,7 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.papers import off_policy_table
 from scalable_agents.tables.results import intervals
 from scalable_agents.tools import comparison
 from scalable_agents.tools import memory_tasks
@@ -141,7 +142,7 @@ def _order(study: str, lines: Sequence[str]) -> list[Claim]:
 
 
 def _lagging(lag: int) -> list[str]:
-  return [f'{name}, policy lag of {lag} updates' for name in off_policy.CORRECTIONS]
+  return [f'{name}, policy lag of {lag} updates' for name in off_policy_table.CORRECTIONS]
 
 
 PAPERS = {
@@ -151,7 +152,7 @@ PAPERS = {
         [Claim('without policy lag, V-trace and No-correction score the same, within 0.05', 'policy_lag',
                _lagging(0)[0], _lagging(0)[-1], 0.05),
          *_order('policy_lag', _lagging(15)), *_order('policy_lag', _lagging(60)),
-         *_order('corrections', [f'{name}, with replay' for name in off_policy.CORRECTIONS])]),
+         *_order('corrections', [f'{name}, with replay' for name in off_policy_table.CORRECTIONS])]),
     'popart': Paper(
         'PopArt (Hessel et al. 2019): rewards of different sizes',
         {'scales': _study(reward_scales, 'scales'), 'clipping': _study(reward_scales, 'clipping')},

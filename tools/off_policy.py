@@ -37,7 +37,6 @@ from scalable_agents.tables.figures import drawing
 from scalable_agents.tables.papers import off_policy_table
 from scalable_agents.tools import comparison
 
-CORRECTIONS = off_policy_table.CORRECTIONS
 _LAGS = (0, 15, 60)  # Updates. A run without replay makes about 160.
 _STALE, _REPLAY = f'--policy_lag={_LAGS[-1]}', '--replay_share=0.5'
 _SAMPLES = 8         # Of the sweep's 24.
@@ -73,12 +72,12 @@ EXPERIMENTS = {
                         'A3C': ('a3c', ())}),
     'corrections': _experiment([
         _line(f'{name}, {kind} replay', (_STALE, f'--off_policy_correction={value}', f'--replay_share={share}'))
-        for kind, share in (('without', 0), ('with', 0.5)) for name, value in CORRECTIONS.items()]),
+        for kind, share in (('without', 0), ('with', 0.5)) for name, value in off_policy_table.CORRECTIONS.items()]),
     'policy_lag': _experiment([
         _line(name, (f'--policy_lag={lag}', f'--off_policy_correction={value}'), f'policy lag of {lag} updates')
-        for lag in _LAGS for name, value in CORRECTIONS.items()]),
+        for lag in _LAGS for name, value in off_policy_table.CORRECTIONS.items()]),
     'stability': _samples({name: ('impala', (_STALE, _REPLAY, f'--off_policy_correction={value}'))
-                           for name, value in CORRECTIONS.items()}),
+                           for name, value in off_policy_table.CORRECTIONS.items()}),
     'action_values': _samples({'r + γ v of the next state': ('impala', ('--action_values=bootstrapped',)),
                                'r + γ V of the next state': ('impala', ('--action_values=one_step',))}),
     'rho_bar': _experiment([
