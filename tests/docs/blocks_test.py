@@ -138,7 +138,9 @@ def _run(words):
   name = module.rpartition('.')[2]
   if name in registry.PRESETS:
     environments = 'auto' if name.startswith('a2c') else 4  # A2C has as many as the batch has unrolls.
-    training.run_preset(name, *arguments, *_SMALL, f'--num_environments={environments}',
+    # An untrained agent may never press FIRE, and Breakout waits for that until the episode's limit of 108,000 frames.
+    limits = ('--max_episode_frames=2_000',) if name.endswith('_atari57') else ()
+    training.run_preset(name, *arguments, *_SMALL, *limits, f'--num_environments={environments}',
                         f'--num_kernel_threads={tf.config.threading.get_intra_op_parallelism_threads()}')
   elif name in _SHORT or module.startswith('scalable_agents.tables.'):
     subprocess.run([sys.executable, '-m', module, *arguments, *_SHORT.get(name, ())], env=python_path.environment(),
