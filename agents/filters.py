@@ -1,11 +1,12 @@
-"""Shows how much of its first convolution a trained agent uses.
+"""Shows how much of its network a trained agent uses.
 
   scalable-agents filters --logdir=runs/boxing
 
-The agent plays its first level, and the program prints in which share of all places each filter of the first
-convolution is on, that is, has an output above 0 before its ReLU. A filter that is off in all places gets no gradient,
-so it stays off. docs/pixels.md#filters-that-are-off has an example. Only the torsos `shallow` and `dqn` have a ReLU
-right after their first convolution.
+The agent plays, and the program prints in which share of all places each filter of the first convolution is on, that
+is, has an output above 0 before its ReLU. A filter that is off in all places gets no gradient, so it stays off. The
+program also counts the features, the outputs of the torso, that are on in many or in few observations.
+docs/pixels.md#filters-that-are-off has an example. Only the torsos `shallow` and `dqn` have a ReLU right after their
+first convolution.
 """
 
 from scalable_agents.processes import quiet
@@ -14,12 +15,13 @@ if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
 import dataclasses
-from typing import cast
+from typing import cast, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import environment_workers
+from scalable_agents.agents import play
 from scalable_agents.agents import python_api
 from scalable_agents.evaluation import lone_environment
 from scalable_agents.networks import torsos
@@ -38,12 +40,19 @@ class FiltersConfig:
 
   logdir: str = setting('', 'The run directory whose newest checkpoint plays.', required='a folder')
   agent: str = setting('', 'The module:NAME of the agent, if it is one of your own.')
+  level_name: str = setting('', 'The level to play. Default: the first one that the agent was trained on.')
   steps: int = setting(1_200, 'Agent steps to play.', at_least=1, at_most=1_000_000)
   seed: int = setting(0, 'Seed of the environment and of the actions.', at_least=0, at_most=settings.MAX_SEED)
 
 
-def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
-  """Plays, and returns in which share of all places each filter of the first convolution is on: [C], ascending.
+class Shares(NamedTuple):
+  """How often the outputs of two layers are above 0, in ascending order."""
+  filters: np.ndarray   # [C], of the first convolution: share of all places of all observations.
+  features: np.ndarray  # [D], of the torso: share of all observations.
+
+
+def shares(policy: python_api.Policy, level: str, steps: int, seed: int) -> Shares:
+  """Plays a level, and returns how often the filters and the features are on.
 
   Raises:
     errors.UserError: the torso has no ReLU after its first convolution, or the environment fails.
@@ -54,28 +63,36 @@ def shares(policy: python_api.Policy, steps: int, seed: int) -> np.ndarray:
   if torso is None:
     raise errors.UserError('--logdir: want a run with pixels and --torso=shallow or dqn, whose first convolution has a '
                            'ReLU')
-  are_on, state = [], None
+  filters, features, state = [], [], None
   with errors.of_user(environment_workers.WorkerError), lone_environment.start(
-      policy.levels[0], seed, policy.protocol, policy.timeout_seconds) as environment:
+      level, seed, policy.protocol, policy.timeout_seconds) as environment:
     row = environment.advance()
     for step in range(steps):
       if step % _EVERY == 0:
-        features = torso.first_layer(row.observation['pixels'][np.newaxis])
-        are_on.append(np.mean(features.numpy() > 0, axis=(0, 1, 2)))
+        pixels = row.observation['pixels'][np.newaxis]
+        filters.append(np.mean(torso.first_layer(pixels).numpy() > 0, axis=(0, 1, 2)))
+        features.append(torso(pixels).numpy()[0] > 0)
       action, state = policy.step(row.observation, state, row.reward, row.done)
       row = environment.advance(action)
-  return np.sort(np.mean(are_on, axis=0))
+  return Shares(*(np.sort(np.mean(are_on, axis=0)) for are_on in (filters, features)))
+
+
+def _counts(found):
+  return f'{np.sum(found > 0.1)} of {len(found)} are on in more than 10 %, {np.sum(found < 0.01)} in less than 1 %'
 
 
 def main():
   """Reads the flags, plays, and prints the shares."""
   config = run_flags.config_from_flags(FiltersConfig)
-  policy = python_api.load(config.logdir, seed=config.seed, agent=config.agent)
-  found = shares(policy, config.steps, config.seed)
-  print(f'{policy.levels[0]}, after {policy.environment_frames:,} frames: filters of the first convolution, and in '
+  played = play.PlayConfig(logdir=config.logdir, agent=config.agent, level_name=config.level_name, seed=config.seed)
+  policy = play.load(played)
+  level = play.level_of(played, policy)
+  found = shares(policy, level, config.steps, config.seed)
+  print(f'{level}, after {policy.environment_frames:,} frames: filters of the first convolution, and in '
         'how many places they are on')
-  print(' '.join(f'{share:.1%}' for share in found))
-  print(f'{np.sum(found > 0.1)} of {len(found)} are on in more than 10 %, {np.sum(found < 0.01)} in less than 1 %')
+  print(' '.join(f'{share:.1%}' for share in found.filters))
+  print(_counts(found.filters))
+  print(f'features, and in how many observations they are on\n{_counts(found.features)}')
 
 
 if __name__ == '__main__':

@@ -95,19 +95,19 @@ def load(config: PlayConfig) -> python_api.Policy:
         config.agent, config.level_name, run_flags.user_path('runs'))
     is_own = ':' in config.agent
     policy = python_api.load(path, config.test_policy, config.test_epsilon, agent=config.agent if is_own else '',
-                             dataset_path=config.dataset_path, renderer=config.renderer)
+                             dataset_path=config.dataset_path, renderer=config.renderer, seed=config.seed)
   if config.agent and not is_own and config.agent != policy.name:
     raise errors.UserError(f'--agent={config.agent}: {path} has another agent, {policy.name}')
   if config.level_name and registry.test_level(config.level_name) not in policy.levels:
     raise errors.UserError(f'--level_name={config.level_name}: the agent of {path} was trained on '
                            f'{", ".join(policy.levels)}')
   with errors.of_user(ValueError):  # From here, because a message of a worker has a traceback.
-    registry.check_settings(_level(config, policy), policy.protocol)
+    registry.check_settings(level_of(config, policy), policy.protocol)
   return policy
 
 
-def _level(config, policy):
-  """Returns the name of the level to play."""
+def level_of(config: PlayConfig, policy: python_api.Policy) -> str:
+  """Returns the name of the level to play, in its version for evaluation."""
   return registry.test_level(config.level_name) if config.level_name else policy.levels[0]
 
 
@@ -146,7 +146,7 @@ def play(config: PlayConfig, policy: python_api.Policy) -> None:
     errors.UserError: there is no window, the environment draws no pictures or fails, the policy cannot act, or the
       video cannot be written.
   """
-  level = _level(config, policy)
+  level = level_of(config, policy)
   name = run_config.file_name(f'{policy.name}_{level}')
   title = f'{policy.name} on {level}, after {policy.environment_frames:,} frames of training'
   print(title, file=quiet.screen(), flush=True)

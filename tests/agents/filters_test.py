@@ -19,35 +19,43 @@ from scalable_agents.tests.training import training
 
 class FiltersTest(parameterized.TestCase):
 
-  def _main(self, torso, level='boxing', biases=()):
-    """Runs the program with an untrained agent, whose first convolution has these biases. Returns what it prints."""
+  def _main(self, torso, level='boxing', biases=None, **settings):
+    """Runs the program with an untrained agent, whose layers have these biases. Returns what it prints."""
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     learner, checkpointer = training.make_run(logdir, configs.ImpalaConfig(level_name=level, torso=torso, seed=5))
     for variable in learner.agent.acting_variables:
-      if variable.name.endswith('_torso/conv1/b:0'):
-        variable.assign(biases)
+      for layer, values in (biases or {}).items():
+        if variable.name.endswith(f'_torso/{layer}/b:0'):
+          variable.assign(values)
     learner.environment_frames.assign(1_234)
     checkpointer.save()
-    config = filters.FiltersConfig(logdir=logdir, steps=20)
+    config = filters.FiltersConfig(logdir=logdir, steps=20, **settings)
     with mock.patch.object(run_flags, 'config_from_flags', return_value=config), contextlib.redirect_stdout(
         io.StringIO()) as output:
       filters.main()
     return output.getvalue()
 
-  @parameterized.parameters(('shallow', 16), ('dqn', 32))
-  def test_finds_the_filters_that_are_on(self, torso, channels):
-    """A bias of ±100 is larger than what a filter makes of pixels in [0, 1]."""
-    shown = self._main(torso, biases=np.where(np.arange(channels) % 4 == 1, 100., -100.))
-    off = 3 * channels // 4
+  @parameterized.parameters(('shallow', 16, 256), ('dqn', 32, 512))
+  def test_finds_the_filters_and_the_features_that_are_on(self, torso, channels, size):
+    """The biases are larger than what the layers make of their inputs."""
+    shown = self._main(torso, level='pong,boxing', level_name='boxing', biases={
+        'conv1': np.where(np.arange(channels) % 4 == 1, 100., -100.),
+        'linear': np.where(np.arange(size) % 8 == 3, 1e6, -1e6)})
+    off, never = 3 * channels // 4, 7 * size // 8
     self.assertEqual(
         shown, 'boxing, after 1,234 frames: filters of the first convolution, and in how many places they are on\n'
         f'{" ".join(["0.0%"] * off + ["100.0%"] * (channels - off))}\n'
-        f'{channels - off} of {channels} are on in more than 10 %, {off} in less than 1 %\n')
+        f'{channels - off} of {channels} are on in more than 10 %, {off} in less than 1 %\n'
+        'features, and in how many observations they are on\n'
+        f'{size - never} of {size} are on in more than 10 %, {never} in less than 1 %\n')
 
   def test_shares_are_means_over_observations_of_an_agent_with_its_memory(self):
     class Torso:
       def first_layer(self, pixels):
         return tf.cast(pixels, tf.float32)
+
+      def __call__(self, pixels):
+        return tf.constant([[1., np.sum(pixels[..., 0]), -1.]])
 
     pixels = np.zeros([10, 1, 2, 2], np.uint8)
     pixels[0, ..., 0] = pixels[8, :, 0, 1] = 1  # Observations 0 and 8 are looked at.
@@ -59,11 +67,14 @@ class FiltersTest(parameterized.TestCase):
       given.append((state, reward, done))
       return 0, len(given)
 
-    policy = mock.Mock(**{'agent.submodules': [Torso()], 'step': step}, levels=['pong'])
+    policy = mock.Mock(**{'agent.submodules': [Torso()], 'step': step})
     with mock.patch.object(filters, '_TORSOS', (Torso,)), \
          mock.patch.object(filters.lone_environment, 'start') as start:
       start.return_value.__enter__.return_value.advance.side_effect = rows
-      np.testing.assert_allclose(filters.shares(policy, 9, 1), [0.25, 0.5])
+      found = filters.shares(policy, 'pong', 9, 1)
+    np.testing.assert_allclose(found.filters, [0.25, 0.5])
+    np.testing.assert_allclose(found.features, [0., 0.5, 1.])
+    self.assertEqual(start.call_args.args[:2], ('pong', 1))
     self.assertEqual(given, [(number or None, number, number == 0) for number in range(9)])
 
   @parameterized.parameters(('deep', 'boxing'), ('shallow', 'recall'))
