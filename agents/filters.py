@@ -15,7 +15,7 @@ if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
 import dataclasses
-from typing import cast, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
