@@ -4,7 +4,9 @@
 
 The agent plays, and the program prints in which share of all places each filter of the first convolution is on, that
 is, has an output above 0 before its ReLU. A filter that is off in all places gets no gradient, so it stays off. The
-program also counts the features, the outputs of the torso, that are on in many or in few observations.
+program also counts the features, the outputs of the torso, that are on in many or in few observations. And it prints
+the Euclidean length of the last convolution's outputs: where they are much longer in one game than in others, an agent
+for all of them may have few features for it (docs/games.md#features-that-are-off).
 docs/pixels.md#filters-that-are-off has an example. Only the torsos `shallow` and `dqn` have a ReLU right after their
 first convolution.
 """
@@ -45,14 +47,15 @@ class FiltersConfig:
   seed: int = setting(0, 'Seed of the environment and of the actions.', at_least=0, at_most=settings.MAX_SEED)
 
 
-class Shares(NamedTuple):
-  """How often the outputs of two layers are above 0, in ascending order."""
-  filters: np.ndarray   # [C], of the first convolution: share of all places of all observations.
-  features: np.ndarray  # [D], of the torso: share of all observations.
+class Activity(NamedTuple):
+  """How much the layers of a torso react."""
+  filters: np.ndarray   # [C], of the first convolution: in which share of all places each is on. Ascending.
+  features: np.ndarray  # [D], outputs of the torso: in which share of the observations each is on. Ascending.
+  length: float         # Of the last convolution's outputs: Euclidean, mean over the observations.
 
 
-def shares(policy: python_api.Policy, level: str, steps: int, seed: int) -> Shares:
-  """Plays a level, and returns how often the filters and the features are on.
+def activity(policy: python_api.Policy, level: str, steps: int, seed: int) -> Activity:
+  """Plays a level, and returns how much the layers react.
 
   Raises:
     errors.UserError: the torso has no ReLU after its first convolution, or the environment fails.
@@ -63,18 +66,19 @@ def shares(policy: python_api.Policy, level: str, steps: int, seed: int) -> Shar
   if torso is None:
     raise errors.UserError('--logdir: want a run with pixels and --torso=shallow or dqn, whose first convolution has a '
                            'ReLU')
-  filters, features, state = [], [], None
+  filters, features, lengths, state = [], [], [], None
   with errors.of_user(environment_workers.WorkerError), lone_environment.start(
       level, seed, policy.protocol, policy.timeout_seconds) as environment:
     row = environment.advance()
     for step in range(steps):
       if step % _EVERY == 0:
-        pixels = row.observation['pixels'][np.newaxis]
-        filters.append(np.mean(torso.first_layer(pixels).numpy() > 0, axis=(0, 1, 2)))
-        features.append(torso(pixels).numpy()[0] > 0)
+        outputs = [layer.numpy()[0] for layer in torso.layers(row.observation['pixels'][np.newaxis])]
+        filters.append(np.mean(outputs[0] > 0, axis=(0, 1)))
+        features.append(outputs[-1] > 0)
+        lengths.append(np.linalg.norm(outputs[-2].astype(np.float32)))
       action, state = policy.step(row.observation, state, row.reward, row.done)
       row = environment.advance(action)
-  return Shares(*(np.sort(np.mean(are_on, axis=0)) for are_on in (filters, features)))
+  return Activity(*(np.sort(np.mean(are_on, axis=0)) for are_on in (filters, features)), float(np.mean(lengths)))
 
 
 def _counts(found):
@@ -82,17 +86,18 @@ def _counts(found):
 
 
 def main():
-  """Reads the flags, plays, and prints the shares."""
+  """Reads the flags, plays, and prints how much the layers react."""
   config = run_flags.config_from_flags(FiltersConfig)
   played = play.PlayConfig(logdir=config.logdir, agent=config.agent, level_name=config.level_name, seed=config.seed)
   policy = play.load(played)
   level = play.level_of(played, policy)
-  found = shares(policy, level, config.steps, config.seed)
+  found = activity(policy, level, config.steps, config.seed)
   print(f'{level}, after {policy.environment_frames:,} frames: filters of the first convolution, and in '
         'how many places they are on')
   print(' '.join(f'{share:.1%}' for share in found.filters))
   print(_counts(found.filters))
   print(f'features, and in how many observations they are on\n{_counts(found.features)}')
+  print(f'length of the outputs of the last convolution: {found.length:,.1f}')
 
 
 if __name__ == '__main__':

@@ -89,13 +89,14 @@ class ShallowTorso(snt.Module):
     Raises:
       ValueError: H or W is less than 20.
     """
-    _check_size('shallow', pixels, 20)
-    features = tf.nn.relu(self._conv2(self.first_layer(pixels)))
-    return tf.cast(tf.nn.relu(self._linear(snt.flatten(features))), tf.float32)
+    return self.layers(pixels)[-1]
 
-  def first_layer(self, pixels: tf.Tensor) -> tf.Tensor:
-    """Returns the features after the first ReLU, [N, H', W', 16]."""
-    return tf.nn.relu(self._conv1(_cast_pixels(pixels, self._dtype, self._centre_pixels)))
+  def layers(self, pixels: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the outputs of each layer's ReLU: of the convolutions, [N, H', W', C'], and the features."""
+    _check_size('shallow', pixels, 20)
+    first = tf.nn.relu(self._conv1(_cast_pixels(pixels, self._dtype, self._centre_pixels)))
+    second = tf.nn.relu(self._conv2(first))
+    return [first, second, tf.cast(tf.nn.relu(self._linear(snt.flatten(second))), tf.float32)]
 
 
 class DqnTorso(snt.Module):
@@ -134,16 +135,18 @@ class DqnTorso(snt.Module):
     Raises:
       ValueError: H or W is less than 36.
     """
-    _check_size('dqn', pixels, 36)
-    features = self.first_layer(pixels)
-    for convolution in self._convolutions[1:]:
-      features = tf.nn.relu(convolution(features))
-    features = snt.flatten(features)
-    return tf.cast(tf.nn.relu(self._linear(features)) if self._linear else features, tf.float32)
+    return self.layers(pixels)[-1]
 
-  def first_layer(self, pixels: tf.Tensor) -> tf.Tensor:
-    """Returns the features after the first ReLU, [N, H', W', 32]."""
-    return tf.nn.relu(self._convolutions[0](_cast_pixels(pixels, self._dtype, self._centre_pixels)))
+  def layers(self, pixels: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the outputs of each layer's ReLU: of the convolutions, [N, H', W', C'], and the features."""
+    _check_size('dqn', pixels, 36)
+    outputs = [_cast_pixels(pixels, self._dtype, self._centre_pixels)]
+    for convolution in self._convolutions:
+      outputs.append(tf.nn.relu(convolution(outputs[-1])))
+    features = snt.flatten(outputs[-1])
+    if self._linear:
+      features = tf.nn.relu(self._linear(features))
+    return [*outputs[1:], tf.cast(features, tf.float32)]
 
 
 class _ResidualBlock(snt.Module):

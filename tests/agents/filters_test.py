@@ -35,27 +35,29 @@ class FiltersTest(parameterized.TestCase):
       filters.main()
     return output.getvalue()
 
-  @parameterized.parameters(('shallow', 16, 256), ('dqn', 32, 512))
-  def test_finds_the_filters_and_the_features_that_are_on(self, torso, channels, size):
+  @parameterized.parameters(('shallow', 16, 256, 'conv2', [9, 9, 32]), ('dqn', 32, 512, 'conv3', [7, 7, 64]))
+  def test_finds_how_much_the_layers_react(self, torso, channels, size, last, shape):
     """The biases are larger than what the layers make of their inputs."""
     shown = self._main(torso, level='pong,boxing', level_name='boxing', biases={
         'conv1': np.where(np.arange(channels) % 4 == 1, 100., -100.),
-        'linear': np.where(np.arange(size) % 8 == 3, 1e6, -1e6)})
+        last: np.where(np.arange(shape[-1]) % 2, 1e5, -1e5),
+        'linear': np.where(np.arange(size) % 8 == 3, 1e7, -1e7)})
+    shown, length = shown.rstrip('\n').rsplit(' ', 1)
+    self.assertAlmostEqual(float(length.replace(',', '')), 1e5 * np.sqrt(np.prod(shape) / 2), delta=1e5)
     off, never = 3 * channels // 4, 7 * size // 8
     self.assertEqual(
         shown, 'boxing, after 1,234 frames: filters of the first convolution, and in how many places they are on\n'
         f'{" ".join(["0.0%"] * off + ["100.0%"] * (channels - off))}\n'
         f'{channels - off} of {channels} are on in more than 10 %, {off} in less than 1 %\n'
         'features, and in how many observations they are on\n'
-        f'{size - never} of {size} are on in more than 10 %, {never} in less than 1 %\n')
+        f'{size - never} of {size} are on in more than 10 %, {never} in less than 1 %\n'
+        'length of the outputs of the last convolution:')
 
-  def test_shares_are_means_over_observations_of_an_agent_with_its_memory(self):
+  def test_numbers_are_means_over_observations_of_an_agent_with_its_memory(self):
     class Torso:
-      def first_layer(self, pixels):
-        return tf.cast(pixels, tf.float32)
-
-      def __call__(self, pixels):
-        return tf.constant([[1., np.sum(pixels[..., 0]), -1.]])
+      def layers(self, pixels):
+        pixels = tf.constant(pixels, tf.float32)
+        return [pixels, 3 * pixels, tf.constant([[1., np.sum(pixels[..., 0]), -1.]])]
 
     pixels = np.zeros([10, 1, 2, 2], np.uint8)
     pixels[0, ..., 0] = pixels[8, :, 0, 1] = 1  # Observations 0 and 8 are looked at.
@@ -71,9 +73,10 @@ class FiltersTest(parameterized.TestCase):
     with mock.patch.object(filters, '_TORSOS', (Torso,)), \
          mock.patch.object(filters.lone_environment, 'start') as start:
       start.return_value.__enter__.return_value.advance.side_effect = rows
-      found = filters.shares(policy, 'pong', 9, 1)
+      found = filters.activity(policy, 'pong', 9, 1)
     np.testing.assert_allclose(found.filters, [0.25, 0.5])
     np.testing.assert_allclose(found.features, [0., 0.5, 1.])
+    self.assertAlmostEqual(found.length, (3 * np.sqrt(2) + 3) / 2, places=6)  # Of two ones, and of one.
     self.assertEqual(start.call_args.args[:2], ('pong', 1))
     self.assertEqual(given, [(number or None, number, number == 0) for number in range(9)])
 

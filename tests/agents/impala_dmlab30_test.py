@@ -145,7 +145,7 @@ class LifeOfARunTest(absltest.TestCase):
       self._play(logdir=logdir, level_name=name)
     policy = python_api.load(logdir)
     self.assertEqual(policy.levels, _TESTED)
-    self.assertLen(filters.shares(policy, _TESTED[0], 10, 1).filters, 16)
+    self.assertLen(filters.activity(policy, _TESTED[0], 10, 1).filters, 16)
 
   def _play(self, **settings):
     config = play.PlayConfig(view='none', max_seconds=1., environment_timeout_seconds=600., **settings)
@@ -183,7 +183,7 @@ class LifeOfARunTest(absltest.TestCase):
     agent_file.write('images.npz', manifest, policy.agent.acting_variables, 'float16')
     policy = python_api.load('images.npz')
     message = f'^{level}: dataset_path: this level needs the images [^\n]*$'
-    for use in (lambda: self._play(agent_file='images.npz'), lambda: filters.shares(policy, level, 10, 1)):
+    for use in (lambda: self._play(agent_file='images.npz'), lambda: filters.activity(policy, level, 10, 1)):
       with self.assertRaisesRegex(errors.UserError, message):
         use()
     self._play(agent_file='images.npz', dataset_path='dummy')
