@@ -78,7 +78,7 @@ def activity(policy: python_api.Policy, level: str, steps: int, seed: int) -> Ac
         lengths.append(np.linalg.norm(outputs[-2].astype(np.float32)))
       action, state = policy.step(row.observation, state, row.reward, row.done)
       row = environment.advance(action)
-  return Activity(*(np.sort(np.mean(are_on, axis=0)) for are_on in (filters, features)), float(np.mean(lengths)))
+  return Activity(np.sort(np.mean(filters, axis=0)), np.sort(np.mean(features, axis=0)), float(np.mean(lengths)))
 
 
 def _counts(found):
