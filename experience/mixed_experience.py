@@ -1,8 +1,9 @@
 """The experience of an actor-critic with replay: each batch has new unrolls, and unrolls from a replay.
 
 Espeholt et al. 2018 (IMPALA), section 5.2.2; Schmitt et al. 2020 (LASER), sections 3 and 5.1. New unrolls go into the
-replay. They are also learned from once, online, unless the agent learns from the replay only. Each batch waits for a
-fixed number of new unrolls, so the ratio of replayed to new agent steps is the same on every machine.
+replay. They are also learned from once, online, unless the agent learns from the replay only, or cannot learn yet
+because the replay must first be filled. Each batch waits for a fixed number of new unrolls, so the ratio of replayed to
+new agent steps is the same on every machine.
 """
 
 from typing import Any, NamedTuple

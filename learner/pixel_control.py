@@ -5,9 +5,9 @@ picture is divided into cells of 4x4 pixels. The pseudo-reward of a cell is the 
 action values Q(x, a) are learned with n-step Q-learning. They share the network's features with the policy, and are
 never used to act.
 
-The PopArt paper gives no details. This module follows UNREAL where UNREAL states a detail. UNREAL learns from a replay;
-here the unrolls of the actors are used, without an off-policy correction. docs/fidelity.md lists all choices that are
-ours.
+The PopArt paper gives no details. This module follows UNREAL where UNREAL states a detail. UNREAL learns from a replay.
+Here, the unrolls are those of the policy's loss (LASER's are also replayed ones), without an off-policy correction.
+docs/fidelity.md lists all choices that are ours.
 """
 
 import tensorflow as tf
