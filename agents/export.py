@@ -145,7 +145,7 @@ def export_file(policy: python_api.Policy, logdir: str, path: str, precision: st
   # The command must not name a data set or a level cache of this machine, either.
   of_this_machine = [name for name in flags if flags[name] != stored['flags'].get(name)]
   manifest = agent_file.Manifest(
-      stored.get('agent', ''), flags, stored.get('versions', {}),
+      stored.get('agent', ''), flags, stored.get('versions') or {},
       shlex.join(run_directory.command_of(stored, without=of_this_machine)), policy.environment_frames,
       policy.learner_steps, _evaluation(policy, logdir))
   return agent_file.write(path, manifest, policy.agent.acting_variables, precision)

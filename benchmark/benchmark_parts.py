@@ -389,9 +389,10 @@ def actor_pool(seconds, workload):
   threads = [threading.Thread(target=_until_closed, args=[loop]) for loop in _pool_loops(pool)]
   for thread in threads:
     thread.start()
-  while pool.statistics().steps < 4 * unroll_length * environments:  # Wait until both graphs have been traced.
-    time.sleep(0.01)
   try:
+    # Wait until both graphs have been traced.
+    while pool.statistics().steps < 4 * unroll_length * environments and all(thread.is_alive() for thread in threads):
+      time.sleep(0.01)
     rates = rates_of_threads(threads, lambda: {'steps_per_second': pool.statistics().steps}, seconds)
   finally:
     pool.close()

@@ -9,6 +9,7 @@ import numpy as np
 
 from scalable_agents.benchmark import benchmark_parts
 from scalable_agents.benchmark import constant_environment
+from scalable_agents.benchmark import training_rate
 
 SEQUENCES = 1_000_000  # For the cost of priorities.
 
@@ -162,9 +163,7 @@ def learner(seconds, workload):
 def end_to_end(seconds, workload):
   """Measures the agent steps/s of a training run after its start, and its inference batch size."""
   steady = benchmark_parts.training_rows(seconds, workload)
-  frames, wall_seconds, sampled = (steady[-1][name] - steady[0][name]
-                                   for name in ('environment_frames', 'wall_seconds', 'sequences_sampled'))
-  steps = frames / 4
-  return {'steps_per_second': steps / wall_seconds,
+  frames, sampled = (steady[-1][name] - steady[0][name] for name in ('environment_frames', 'sequences_sampled'))
+  return {'steps_per_second': training_rate.frames_per_second(steady) / 4,
           'inference_batch_size': benchmark_parts.mean_of(steady, 'inference_batch_size'),
-          'sequences_learned_per_step': sampled / steps}
+          'sequences_learned_per_step': sampled / (frames / 4)}

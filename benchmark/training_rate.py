@@ -78,7 +78,7 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
   Raises:
     errors.UserError: the training process has ended. The message has its output.
   """
-  with (stop_signals.leaving_on_sigterm(), tempfile.TemporaryDirectory() as folder,
+  with (stop_signals.leaving_on_signals(), tempfile.TemporaryDirectory() as folder,
         open(f'{folder}/screen', 'w+', encoding='utf-8') as screen):
     interval = min(LOG_INTERVAL_SECONDS, seconds / 8)
     run = {'logdir': f'{folder}/run', 'log_interval_seconds': interval}

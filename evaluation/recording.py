@@ -82,8 +82,8 @@ def show(policy, step: Callable[..., Any], level: str, protocol: dict[str, Any],
     inference.PolicyError: the policy cannot act.
   """
   arguments = {'level_name': level, 'seed': seed, 'protocol': protocol, 'has_pictures': bool(make_viewers)}
-  # SIGTERM removes a video that is not finished.
-  with stop_signals.leaving_on_sigterm(), contextlib.ExitStack() as stack:
+  # SIGTERM and SIGHUP remove a video that is not finished.
+  with stop_signals.leaving_on_signals(), contextlib.ExitStack() as stack:
     environment = stack.enter_context(lone_environment.LoneEnvironment(_FILMED, arguments, timeout_seconds))
     speed = Fraction(_PICTURES_PER_SECOND)
     if level in atari57.LEVELS + dmlab.LEVELS:

@@ -7,13 +7,24 @@ import sys
 
 
 @contextlib.contextmanager
-def leaving_on_sigterm() -> Iterator[None]:
-  """Within the block, SIGTERM raises SystemExit in the main thread, so that what is in use is cleaned up."""
-  before = signal.signal(signal.SIGTERM, lambda number, unused_frame: sys.exit(128 + number))
+def leaving_on_signals() -> Iterator[None]:
+  """Within the block, SIGTERM and SIGHUP raise SystemExit in the main thread, so that what is in use is cleaned up.
+
+  SIGHUP stays ignored if it was ignored before, as under nohup.
+  """
+  def leave(number, unused_frame):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # The kernel and the shell may both send it: once is enough.
+    sys.exit(128 + number)
+
+  before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+  for number, handler in before.items():
+    if number == signal.SIGTERM or handler is not signal.SIG_IGN:
+      signal.signal(number, leave)
   try:
     yield
   finally:
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+      signal.signal(number, handler)
 
 
 class StopSignals:

@@ -300,6 +300,8 @@ def read_config(logdir: str) -> dict[str, Any]:
     flags = json_text.field(config, 'flags', dict)
     json_text.field(config, 'agent', str, optional=True)
     json_text.field(config, RETURNS_EVERY, int, optional=True)
+    json_text.field(config, 'versions', dict, optional=True)
+    json_text.field(config, 'command_line', list, optional=True)
     return config | {'flags': settings.from_json(flags)}
 
   config = read_json(path(logdir, CONFIG), parse)
@@ -316,7 +318,7 @@ def command_of(config: Mapping[str, Any], without: Collection[str] = ()) -> list
     without: names of further flags that are left out.
   """
   names = '|'.join(('logdir', *without))
-  given = config.get('command_line', [])[1:]
+  given = (config.get('command_line') or [])[1:]
   words = [word for before, word in zip(['', *given], given, strict=False)
            if not re.match(f'--?({names})(=|$)', word) and not re.fullmatch(f'--?({names})', before)]
   words[:1] = map(os.path.basename, words[:1])  # '-m', or a script.

@@ -1,6 +1,7 @@
 """What the programs for tables read and write: the run directories in --runs, and the files in --output."""
 
 from collections.abc import Sequence
+import contextlib
 import os
 import sys
 
@@ -42,8 +43,9 @@ def read_runs(text: str, evaluated: bool, agents: Sequence[str] | None = ('impal
 
 def patterns(text: str) -> list[str]:
   """Splits --runs at commas and strips spaces. If a directory has the whole text as its name, does not split."""
-  if text and os.path.exists(run_flags.user_path(text)):
-    return [run_flags.user_path(text)]
+  with contextlib.suppress(run_directory.RunDirectoryError):  # A long list is no path.
+    if text and os.path.exists(run_flags.user_path(text)):
+      return [run_flags.user_path(text)]
   parts = [part for part in text.split(',') if part.strip()]
   return [run_flags.user_path(part if os.path.exists(run_flags.user_path(part)) else part.strip()) for part in parts]
 

@@ -167,6 +167,12 @@ def validate(config: TablesConfig):
     raise ValueError('--runs: want the runs to draw')
 
 
+def _speeds(path):
+  """Makes the table of speeds from a file of tools/throughput.py."""
+  with errors.of_user(errors.UserError, prefix='--throughput='):
+    return throughput_table.table(throughput_table.read(run_flags.user_path(path)))
+
+
 def _write_returns(config: TablesConfig, runs: _Runs, folder: str):
   found = returns_table.gather(runs, config.returns_every)
   files.write(returns_table.table(found), folder, 'returns')
@@ -202,8 +208,7 @@ def main():
   if config.returns_every:
     _write_returns(config, runs, folder)
   if config.table:
-    made = (throughput_table.table(throughput_table.read(run_flags.user_path(config.throughput))) if config.throughput
-            else paper.table(config.table, runs))
+    made = _speeds(config.throughput) if config.throughput else paper.table(config.table, runs)
     name = _SWEEP if config.table == _SWEEP else f'{paper.prefix}table_{config.table}'
     files.write(made, folder, name)
   if config.figures and not config.returns_every:

@@ -318,7 +318,8 @@ def measure(kind: str, seconds: float) -> Cost:
           raise errors.UserError(f'the sending process ended with exit code {sender.exitcode}')
       return cost.result()
     finally:
-      sender.kill()
+      for process in multiprocessing.active_children():  # Without a sender, the receiver would wait for ever.
+        process.kill()
       sender.join()
 
 

@@ -422,8 +422,11 @@ def check_bazel(which=shutil.which, gtest='/usr/include/gtest/gtest.h', root=ROO
                   'move the folder to a path without spaces, and then: make setup')
   lacking = [name for name, there in (('Bazel', which('bazel')), ('googletest', os.path.exists(gtest))) if not there]
   if not lacking:
-    answer = subprocess.run([which('bazel'), '--version'], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                            timeout=_SECONDS, check=False).stdout
+    try:
+      answer = subprocess.run([which('bazel'), '--version'], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              text=True, timeout=_SECONDS, check=False).stdout
+    except (OSError, subprocess.SubprocessError) as error:  # Bazelisk first downloads a Bazel.
+      return Result('warn', 'Bazel', str(error), 'apt-get install bazel-bootstrap')
     if answer.strip() == _DEBIANS_BAZEL:
       return Result('ok', 'Bazel', "Debian's build")
     major = re.match(r'bazel (\d+)\.', answer)

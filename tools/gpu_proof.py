@@ -166,7 +166,7 @@ def run(proof: Proof, device: str, plan: proof_rows.Plan, trace_folder: str) -> 
 
 def _measure_run(proof, share, group, make_run, *arguments):
   """Measures the group of rows of a training run, and ends the run."""
-  with stop_signals.leaving_on_sigterm(), tempfile.TemporaryDirectory(prefix='gpu_proof_') as folder:
+  with stop_signals.leaving_on_signals(), tempfile.TemporaryDirectory(prefix='gpu_proof_') as folder:
     training = make_run(folder, *arguments)
     try:
       proof.measure(share, [group(training)], end=training.kill)

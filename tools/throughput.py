@@ -215,7 +215,7 @@ def measure(rows: Mapping[str, _Row], level: _Level, config: ThroughputConfig) -
   """
   speeds = {name: [] for name in rows}
   # Stopped trainings cannot end by themselves: leaving the block continues and ends them.
-  with stop_signals.leaving_on_sigterm(), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+  with stop_signals.leaving_on_signals(), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
     trainings = {}
     for number, (name, row) in enumerate(rows.items()):
       os.mkdir(os.path.join(folder, str(number)))
@@ -236,7 +236,8 @@ def _load(file, stored_settings):
   """Returns the measurements made before, as throughput_table.Measured."""
   if not os.path.exists(file):
     return []
-  measured = throughput_table.read(file)
+  with errors.of_user(errors.UserError, prefix='--output: '):
+    measured = throughput_table.read(file)
   with open(file, encoding='utf-8') as stream:
     if json.load(stream).get('settings') != stored_settings:
       raise errors.UserError(f'{file} was made with other settings: choose another --output')

@@ -54,7 +54,7 @@ def read(path: str) -> list[Measured]:
             for one in stored['measured']]
   except (OSError, ValueError, TypeError, KeyError) as error:
     raise errors.UserError(
-        f'--throughput={path}: want throughput.json of `scalable-agents throughput`: {error}') from error
+        f'{path}: want throughput.json of `scalable-agents throughput`: {error}') from error
 
 
 def table(measured: Sequence[Measured]) -> layout.Table:

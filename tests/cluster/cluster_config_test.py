@@ -14,7 +14,7 @@ class SettingsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       dict(), dict(job_name='learner', learner_addresses='localhost:1'), dict(num_learners=3),
-      dict(job_name='actor', learner_addresses='10.0.0.1:65535', parameter_refresh='1',
+      dict(job_name='actor', learner_addresses='10.0.0.1:65535', parameter_refresh='1_000',
            parameters_from='10.0.0.2:5001', relay_port=5001, parameter_precision='bfloat16'),
       dict(job_name='actor', learner_addresses='a:80,b:80', task=cluster_config.MAX_HOSTS // 4 - 1),
       dict(job_name='learner', learner_addresses='a:80,b:80,a:81', task=1, learner_timeout_seconds=1))
@@ -40,6 +40,7 @@ class SettingsTest(parameterized.TestCase):
       (dict(num_learners=0), '--num_learners=0: want a whole number from 1 to 64'),
       (dict(parameter_refresh='0'),
        '--parameter_refresh=0: want auto, paper, unroll, or a number of agent steps from 1 to 1000000'),
+      (dict(parameter_refresh='1_000_001'), '--parameter_refresh=1_000_001: want auto, paper, unroll, .*'),
       (dict(parameter_refresh='-1'), '--parameter_refresh=-1: want auto, paper, unroll, .*'),
       (dict(parameter_refresh='often'), '--parameter_refresh=often: want auto, paper, unroll, .*'),
       (dict(parameter_precision='float16'), '--parameter_precision=float16: want one of float32, bfloat16'),

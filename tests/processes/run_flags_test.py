@@ -162,10 +162,10 @@ class RunConfigTest(parameterized.TestCase):
                                 run_config.FREE_FLAGS)
 
   def test_counts(self):
-    run = self._run_config('--num_environments=48', '--num_environment_workers=auto', '--num_inference_threads=2')
-    self.assertEqual((run.num_environments, run.num_environment_workers, run.num_inference_threads), (48, 'auto', 2))
+    run = self._run_config('--num_environments=1_048', '--num_environment_workers=auto', '--num_inference_threads=2')
+    self.assertEqual((run.num_environments, run.num_environment_workers, run.num_inference_threads), (1048, 'auto', 2))
 
-  @parameterized.parameters('-1', 'many', '1.5', '', '٣')
+  @parameterized.parameters('-1', 'many', '1.5', '', '٣', '_1', '1__0')
   def test_a_count_that_is_none(self, value):
     with self.assertRaisesRegex(flags.IllegalFlagValueError, f'num_environments={value}: want auto, or a whole number'):
       self._run_config(f'--num_environments={value}')

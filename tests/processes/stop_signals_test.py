@@ -1,8 +1,9 @@
-"""Tests how requests to end are counted."""
+"""Tests what requests to end do, and how they are counted."""
 
 import signal
 
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from scalable_agents.processes import stop_signals
 from scalable_agents.tests.processes import signal_handlers
@@ -30,6 +31,33 @@ class StopSignalsTest(absltest.TestCase):
     signals = self._installed(signal.SIG_IGN)
     signal.raise_signal(signal.SIGHUP)
     self.assertEqual(signals.count, 0)
+
+
+class LeavingOnSignalsTest(parameterized.TestCase):
+
+  @parameterized.parameters((signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGHUP, signal.SIGHUP))
+  def test_what_is_in_use_is_cleaned_up(self, *numbers):
+    signal_handlers.restore_after(self)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+      signal.signal(number, signal.SIG_DFL)
+    cleaned_up = []
+    with self.assertRaises(SystemExit) as caught, stop_signals.leaving_on_signals():
+      try:
+        signal.raise_signal(numbers[0])
+      finally:
+        for number in numbers[1:]:
+          signal.raise_signal(number)
+        cleaned_up.append(True)
+    self.assertEqual(caught.exception.code, 128 + numbers[0])
+    self.assertEqual(cleaned_up, [True])
+    self.assertEqual([signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)], 2 * [signal.SIG_DFL])
+
+  def test_under_nohup_a_closed_terminal_changes_nothing(self):
+    signal_handlers.restore_after(self)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_signals.leaving_on_signals():
+      signal.raise_signal(signal.SIGHUP)
+    self.assertEqual(signal.getsignal(signal.SIGHUP), signal.SIG_IGN)
 
 
 if __name__ == '__main__':

@@ -353,6 +353,10 @@ class CommandTest(parameterized.TestCase):
   def test_a_command_without_paths(self, arguments, command):
     self.assertEqual(run_directory.command_of({'command_line': ['/home/me/bin/python3', *arguments]}), command)
 
+  def test_a_run_without_a_command_line(self):
+    for config in ({}, {'command_line': None}):
+      self.assertEqual(run_directory.command_of(config), ['python'])
+
   def test_a_command_without_some_flags(self):
     words = ['python3', '/home/me/bin/scalable-agents', 'train', '--maps=/a', '--seed', '1', '-images', '/b', '--maps',
              '/c', '--mapsize=2', '--logdir=/d']

@@ -142,6 +142,7 @@ class RunNamesTest(absltest.TestCase):
     self.assertEqual(listed(f'{folder}/c, {folder}/d'), ['c', 'd'])
     self.assertEqual(listed(f'{folder}/?,{folder}/ e'), ['c', 'd', ' e'])
     self.assertEqual(listed(f'{folder}/a,b'), ['a,b'])
+    self.assertEqual(listed(','.join([f'{folder}/c', *150 * [f'{folder}/d']])), ['c', 'd'])
     self.assertEqual(listed(''), [])
     for text in (',', ' '):
       with self.assertRaisesRegex(errors.UserError, '^--runs=.*: want run directories$'):

@@ -1,6 +1,7 @@
 """Tests the computation of the number of actors that a learner can serve, and that the costs are measured."""
 
 import multiprocessing
+import os
 from unittest import mock
 
 from absl.testing import absltest
@@ -9,6 +10,7 @@ from tensorflow.python.eager import context
 
 from scalable_agents.cluster import remote_learner
 from scalable_agents.processes import ports
+from scalable_agents.records import errors
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tools import cluster_scaling
 
@@ -81,6 +83,12 @@ class ClusterScalingTest(absltest.TestCase):
     measuring.kill()
     measuring.join()
     self.assertEmpty(psutil.wait_procs(children, timeout=waiting.PATIENCE_SECONDS)[1])
+
+  def test_the_measurement_ends_with_its_sender(self):
+    self._fork()
+    with mock.patch.object(cluster_scaling, '_send', lambda *unused_arguments: os._exit(3)):
+      with self.assertRaisesRegex(errors.UserError, '^the sending process ended with exit code 3$'):
+        cluster_scaling.measure('Atari', seconds=1000.)
 
   def test_an_unroll_costs_something(self):
     self._fork()

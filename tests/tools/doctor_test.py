@@ -359,6 +359,10 @@ class DoctorTest(parameterized.TestCase):
       result = doctor.check_bazel(lambda _, path=bazel.full_path: path, gtest='/')
       self.assertEqual(result.status, status)
       self.assertStartsWith(result.fix, fix)
+    with mock.patch.object(doctor, '_SECONDS', 0.01):
+      result = doctor.check_bazel(lambda _: self._program('exec sleep 600'), gtest='/')
+    self.assertEqual(result.status, 'warn')
+    self.assertIn('timed out', result.found)
     result = doctor.check_bazel(lambda _: None, gtest='/no/gtest.h')
     self.assertEqual(result.status, 'warn')
     self.assertIn('Bazel and googletest not found', result.found)

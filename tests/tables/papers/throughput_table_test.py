@@ -80,7 +80,7 @@ class ThroughputTableTest(parameterized.TestCase):
     for text in ('', '[]', '{"measured": 3}', '{"measured": [{"task": "pong"}]}'):
       with open(file, 'w', encoding='utf-8') as stream:
         stream.write(text)
-      with self.assertRaisesRegex(errors.UserError, f'^--throughput={file}: want throughput.json of `scalable-agents '):
+      with self.assertRaisesRegex(errors.UserError, f'^{file}: want throughput.json of `scalable-agents '):
         throughput_table.read(file)
     with self.assertRaisesRegex(errors.UserError, 'No such file'):
       throughput_table.read(os.path.join(folder, 'none'))
