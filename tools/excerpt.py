@@ -1,6 +1,6 @@
 """Copies the small files of a run to a folder of their own, which can be published: 1 MB instead of many.
 
-  scalable-agents excerpt --run=runs/breakout_shallow --output=docs/results/breakout_shallow
+  scalable-agents excerpt --run=runs/breakout_shallow --output=results/excerpts/breakout_shallow
   scalable-agents excerpt --run=runs/pong --output=pong --rows=2 --nocurve --returns_every=1_000_000
 
 The copy is a run directory that the programs of tables and figures read. It has config.json, the evaluations, the
