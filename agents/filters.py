@@ -45,6 +45,8 @@ class FiltersConfig:
   level_name: str = setting('', 'The level to play. Default: the first one that the agent was trained on.')
   steps: int = setting(1_200, 'Agent steps to play.', at_least=1, at_most=1_000_000)
   seed: int = setting(0, 'Seed of the environment and of the actions.', at_least=0, at_most=settings.MAX_SEED)
+  dataset_path: str = setting('', 'The images that two levels of DeepMind Lab need, or dummy; see impala_dmlab30. '
+                              'Default: those of the training, if they are still there.')
 
 
 class Activity(NamedTuple):
@@ -88,7 +90,8 @@ def _counts(found):
 def main():
   """Reads the flags, plays, and prints how much the layers react."""
   config = run_flags.config_from_flags(FiltersConfig)
-  played = play.PlayConfig(logdir=config.logdir, agent=config.agent, level_name=config.level_name, seed=config.seed)
+  played = play.PlayConfig(logdir=config.logdir, agent=config.agent, level_name=config.level_name, seed=config.seed,
+                           dataset_path=config.dataset_path)
   policy = play.load(played)
   level = play.level_of(played, policy)
   found = activity(policy, level, config.steps, config.seed)

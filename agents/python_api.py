@@ -50,7 +50,7 @@ def train(agent: str, **settings: Any) -> str:
     agent: the name of a program, for example 'impala_atari57'; or 'module:NAME' of an agent of your own.
     **settings: the flags, for example level_name='catch'.
   Returns:
-    The run directory.
+    The run directory. In a cluster, it is that of the first learner.
   Raises:
     errors.UserError: there is no such agent.
     TrainingError: the process ended with an error.

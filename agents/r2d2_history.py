@@ -34,7 +34,6 @@ from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
 from scalable_agents.networks import networks
 from scalable_agents.processes import devices
-from scalable_agents.processes import machine
 from scalable_agents.processes import run_flags
 from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
@@ -55,7 +54,8 @@ class HistoryConfig:
       'inf for all. The default has those of figure 5, and 1.')
   num_episodes: int = setting(10, 'Episodes per level and history. Section 5.', at_least=1, at_most=1_000_000)
   num_environments: settings.Count = setting(
-      'auto', 'Number of environments that are stepped in parallel. auto: as many as episodes, at most 32 per core.',
+      'auto', 'Number of environments that are stepped in parallel. auto: as many as episodes, at most 32 per core, or '
+      '4 per core with DeepMind Lab.',
       at_least=1, at_most=settings.MAX_ENVIRONMENTS)
   epsilon: float = setting(0.001, 'Probability of a random action.', at_least=0, at_most=1)
   dataset_path: str = setting('', 'The images that two levels of DeepMind Lab need, or dummy; see r2d2_dmlab30. '
@@ -185,14 +185,13 @@ def evaluate(config: HistoryConfig, trained: python_api.StoredRun, level_id: int
   """Plays the episodes of one level with one history, with the parameters of the checkpoint in `loaded`.
 
   Returns:
-    A dict of 'episode_returns', 'mean_return', 'greedy_match' (share of the steps) and 'value_difference' (mean).
+    A dict of 'episode_returns', 'mean_return', 'greedy_match' (share of the steps), 'value_difference' (mean), and
+    'environment_frames', after which the checkpoint was saved.
   """
-  environments = config.num_environments
-  if environments == 'auto':
-    environments = 32 * machine.num_cores()
-  run = run_config.RunConfig(test_num_episodes=config.num_episodes,
-                             num_environments=min(environments, config.num_episodes),
+  run = run_config.RunConfig(test_num_episodes=config.num_episodes, num_environments=config.num_environments,
                              environment_timeout_seconds=trained.timeout_seconds)
+  environments, _, _ = actor_host.counts(run, [trained.levels[level_id]])
+  run = dataclasses.replace(run, num_environments=min(environments, config.num_episodes))
   agents = []
 
   def make_restricted():
@@ -204,13 +203,14 @@ def evaluate(config: HistoryConfig, trained: python_api.StoredRun, level_id: int
   with evaluation.explaining(config.logdir, loaded), contextlib.closing(
       actor_host.ActorHost(trained.levels, trained.protocol, run, seed, screen, played=[level_id])) as host:
     make_agent = r2d2.R2D2.maker(host, trained.levels, trained.config)
-    evaluator = evaluation.play(evaluation.restore(make_agent, loaded, host.device), make_restricted,
-                                acting.Selection(acting.EPSILON, config.epsilon), host, run, screen)
+    restored = evaluation.restore(make_agent, loaded, host.device)
+    evaluator = evaluation.play(restored, make_restricted, acting.Selection(acting.EPSILON, config.epsilon), host, run,
+                                screen)
   returns = [episode.episode_return for episode in evaluator.episodes(level_id)]
   steps, matches, differences = (sum(float(getattr(agent, name)) for agent in agents)
                                  for name in ('num_steps', 'num_matches', 'value_differences'))
   return {'episode_returns': returns, 'mean_return': float(np.mean(returns)), 'greedy_match': matches / steps,
-          'value_difference': differences / steps}
+          'value_difference': differences / steps, 'environment_frames': restored.environment_frames}
 
 
 def report(level: str, results: dict[str, dict[str, Any]]) -> str:

@@ -318,7 +318,9 @@ def command_of(config: Mapping[str, Any], without: Collection[str] = ()) -> list
     without: names of further flags that are left out.
   """
   names = '|'.join(('logdir', *without))
-  given = (config.get('command_line') or [])[1:]
+  given = config.get('command_line') or []
+  if given[:1] != ['scalable-agents']:  # An excerpt's command has no interpreter.
+    given = given[1:]
   words = [word for before, word in zip(['', *given], given, strict=False)
            if not re.match(f'--?({names})(=|$)', word) and not re.fullmatch(f'--?({names})', before)]
   words[:1] = map(os.path.basename, words[:1])  # '-m', or a script.

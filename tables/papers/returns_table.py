@@ -35,7 +35,8 @@ _NOTES = (
     'copied another member.',
     "Human-normalised: 0 % is a random policy, 100 % a human. It is that of the line's last return.",
     'IQM: interquartile mean of the human-normalised scores of all levels, in %, with a 95 % interval from a bootstrap '
-    'over the runs (Agarwal et al. 2021). Each level has as many runs as the level with the fewest.',
+    'over the runs (Agarwal et al. 2021). Each level has as many runs as the level with the fewest. They are '
+    'those with the lowest seeds.',
     "The paper's scores are those of evaluations after its number of frames, and LASER's are training returns. Rows of "
     "PopArt-IMPALA have IMPALA's. R2D2's are those of its network, `dqn`, whatever network the runs have.")
 _OTHERS = (
@@ -138,13 +139,13 @@ def _by_name(runs: Sequence[runs_lib.Run],
 
 def _of_runs(runs: Sequence[runs_lib.Run], read: Mapping[str, training_returns.Returns],
              marks: Sequence[int]) -> Line:
-  of_levels, papers = {}, {}
-  for run in runs:
+  of_levels, papers = {level: [] for run in runs for level in read[run.logdir].of_levels}, {}
+  for run in sorted(runs, key=lambda run: (run.flags['seed'], run.logdir)):
     of_run = read[run.logdir]
     for level, episodes in of_run.of_levels.items():
       found = [training_returns.last(episodes, mark * of_run.levels) if mark <= of_run.frames_per_level else None
                for mark in marks]
-      of_levels.setdefault(level, []).append([last.mean if last else np.nan for last in found])
+      of_levels[level].append([last.mean if last else np.nan for last in found])
       papers[level] = _paper(level, run)
   return _line(of_levels, papers)
 

@@ -132,6 +132,8 @@ class ProgramTest(parameterized.TestCase):
       self.assertAlmostEqual(results[history]['mean_return'], np.mean(plain))
       self.assertEqual(results[history]['greedy_match'], 1.)
     self.assertEqual(results['inf']['value_difference'], 0.)
+    frames = json.loads((logdir / 'evaluation.json').read_text())['protocol']['environment_frames']
+    self.assertEqual([result['environment_frames'] for result in results.values()], [frames] * 3)
     self.assertGreater(results['1']['value_difference'], 0.)
     self.assertIn('recall_late: history       return  greedy match', screen)
     with mock.patch.object(r2d2_history.evaluation, 'play', side_effect=errors.UserError('enough')) as play, \

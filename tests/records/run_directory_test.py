@@ -353,6 +353,8 @@ class CommandTest(parameterized.TestCase):
   def test_a_command_without_paths(self, arguments, command):
     self.assertEqual(run_directory.command_of({'command_line': ['/home/me/bin/python3', *arguments]}), command)
 
+    self.assertEqual(run_directory.command_of({'command_line': command}), command)  # That of an excerpt.
+
   def test_a_run_without_a_command_line(self):
     for config in ({}, {'command_line': None}):
       self.assertEqual(run_directory.command_of(config), ['python'])
