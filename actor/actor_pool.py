@@ -254,7 +254,8 @@ class ActorPool:
     try:
       yield
     except Exception as error:
-      if not self._closed.is_set():  # In a closed pool, its end has caused the error.
+      # In a closed pool, its end has caused other errors.
+      if not self._closed.is_set() or isinstance(error, tf.errors.ResourceExhaustedError):
         self.failure = error
         self._end_waits('an environment worker cannot be kept alive')
 

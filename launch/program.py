@@ -289,16 +289,20 @@ def _make_host(job, number, seed, screen, check=lambda specification: None):
     number: the host's number, drawn once: its actors' ids follow from it, and its reports have it.
     check: called when the first environments are made, since the others may take minutes.
   """
-  environments, *_ = actor_host.counts(job.run, job.levels)
+  run, levels = job.run, len(job.levels)
+  environments, *_ = actor_host.counts(run, job.levels)
   if job.cluster.job_name and environments > cluster_config.MAX_ENVIRONMENTS:
-    raise errors.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
-                           'a process of a cluster')
+    if run.num_environments != 'auto':
+      raise errors.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
+                             'a process of a cluster')
+    environments = cluster_config.MAX_ENVIRONMENTS // levels * levels  # As many for each level.
+    run = dataclasses.replace(run, num_environments=environments)
   memory.check_environments(job.levels, environments)
   # An agent whose actors have different settings, such as R2D2 with its epsilons, knows the number of all actors.
   offset = cluster_config.place_offset(number, environments, getattr(job.config, 'num_actors', 0))
   with errors.of_user(environment_workers.WorkerError):
     return actor_host.ActorHost(
-        job.levels, job.protocol.environments(job.levels, training=True), job.run, seed, screen,
+        job.levels, job.protocol.environments(job.levels, training=True), run, seed, screen,
         cluster_config.first_actor_id(number), first_level=number * environments, place_offset=offset, check=check)
 
 

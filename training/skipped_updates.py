@@ -41,7 +41,8 @@ class SkippedUpdates:
     self._is_member = is_member
     self._in_a_row = self._since_message = 0
     self._said_at = -np.inf
-    self._at_fault = {}  # Actor id -> level id and largest reward, since the last message.
+    # Actor id -> level id and largest reward, since the last message and in the present row of skipped updates.
+    self._at_fault, self._at_fault_in_a_row = {}, {}
     self._has_said_limit = False
 
   def add(self, learner: learner_step.Learner, number: int, metrics: Mapping[str, Any],
@@ -59,7 +60,7 @@ class SkippedUpdates:
     """
     self._check_limit(metrics.get('popart/scale', ()))
     if not metrics['update_skipped']:
-      self._in_a_row = 0
+      self._in_a_row, self._at_fault_in_a_row = 0, {}
       return
     self._in_a_row += 1
     self._since_message += 1
@@ -69,16 +70,17 @@ class SkippedUpdates:
       actors, levels = (np.broadcast_to(ids, rewards.shape) for ids in (unroll.actor_id, unroll.level_id))
       levels = np.concatenate([levels[:1], levels[:-1]])  # A reward is of the level that was observed a row earlier.
       for place in zip(*np.nonzero(~(rewards < _HUGE_REWARD)), strict=True):  # Also where it is NaN.
-        _, largest = self._at_fault.get(int(actors[place]), (0, 0.))
-        self._at_fault[int(actors[place])] = int(levels[place]), float(np.maximum(rewards[place], largest))
+        for at_fault in (self._at_fault, self._at_fault_in_a_row):
+          _, largest = at_fault.get(int(actors[place]), (0, 0.))
+          at_fault[int(actors[place])] = int(levels[place]), float(np.maximum(rewards[place], largest))
     culprit = learner.culprit(metrics)
-    if self._in_a_row >= MAXIMUM_IN_A_ROW and (self._at_fault or not self._is_member):
+    if self._in_a_row >= MAXIMUM_IN_A_ROW and (self._at_fault_in_a_row or not self._is_member):
       raise errors.UserError(
           f'update {number:,}: {culprit} was not finite, for the {self._in_a_row}th time in a row; the run stops '
-          f'before it does harm. {self._advice(learner.config)}')
+          f'before it does harm. {self._advice(learner.config, self._at_fault_in_a_row)}')
     if time.monotonic() - self._said_at >= _SECONDS_BETWEEN_MESSAGES:
       count = 'an update was' if self._since_message == 1 else f'{self._since_message:,} updates were'
-      self._say(f'{count} skipped: {culprit} was not finite. {self._advice(learner.config)}')
+      self._say(f'{count} skipped: {culprit} was not finite. {self._advice(learner.config, self._at_fault)}')
       self._said_at = time.monotonic()
       self._since_message = 0
       self._at_fault = {}
@@ -93,18 +95,18 @@ class SkippedUpdates:
                 f"the policy: {', '.join(at_limit)}. Correct their rewards, or begin another run (--logdir) with "
                 '--reward_transform=abs_one')
 
-  def _advice(self, config):
-    if not self._at_fault and self._is_member:
+  def _advice(self, config, at_fault):
+    if not at_fault and self._is_member:
       return 'The member goes on: it can still copy another member'
-    if not self._at_fault:
+    if not at_fault:
       peers = '; first see whether another learner names a faulty environment' if self._have_peers else ''
       how = ', for example with --reward_transform=abs_one' if (
           getattr(config, 'reward_transform', 'abs_one') != 'abs_one') else ''
       return f'Begin another run (--logdir) with a lower --learning_rate, or with smaller rewards{how}{peers}'
     names = [f'{self._levels[level]} ({self._actor_name(actor)})'
-             for actor, (level, _) in sorted(self._at_fault.items())]
+             for actor, (level, _) in sorted(at_fault.items())]
     others = len(names) - _MOST_ACTORS_NAMED
-    largest = max(reward if np.isfinite(reward) else np.inf for _, reward in self._at_fault.values())
+    largest = max(reward if np.isfinite(reward) else np.inf for _, reward in at_fault.values())
     what = f'of up to {largest:.2g} (absolute)' if largest < np.inf else 'that are not finite numbers'
     return (f'An environment gave rewards {what}; correct the environment: ' + ', '.join(names[:_MOST_ACTORS_NAMED]) +
             (f' and {others} more' if others > 0 else ''))

@@ -232,6 +232,26 @@ class ActorPoolTest(parameterized.TestCase):
     waiting.wait_until(lambda: isinstance(pool.failure, tf.errors.ResourceExhaustedError))
     pool.close()
 
+  def test_too_little_memory_is_reported_also_if_it_is_noticed_after_the_pool_was_closed(self):
+    """The watcher first waits for workers that are being started. Meanwhile, the main thread closes the pool."""
+    waits, began = threading.Event(), threading.Event()
+
+    def replace(unused_worker, unused_reason):
+      began.set()
+      waits.wait()
+
+    error = tf.errors.ResourceExhaustedError(None, None, 'for the test')
+    faults = mock.Mock(side_effect=[(tf.constant(0), tf.constant('for the test')), error])
+    with pool_testing.PlayedPool([{}], 1) as played, mock.patch.object(played.pool, '_replace', replace), \
+         mock.patch.object(actor_pool.ops, 'actor_pool_next_fault', faults):
+      played.start()
+      began.wait()
+      closing = waiting.start(played.pool.close)
+      waiting.wait_until(played.pool._closed.is_set)
+      waits.set()
+      closing()
+      self.assertIs(played.pool.failure, error)
+
 
 def _kill(workers, number, previous=None):
   """Kills a worker's process as soon as there is another than `previous`, and returns it."""

@@ -238,6 +238,15 @@ class ActorHostTest(parameterized.TestCase):
       with self.assertRaisesRegex(errors.UserError, '^--num_environments=4097: want at most 4096 in a process of a '):
         _main('--level_name=catch', '--job_name=actor', '--learner_addresses=a:1', '--num_environments=4097')
     host.assert_not_called()
+    host.side_effect = errors.UserError('for the test')
+    for levels, environments in (('catch', 4096), ('catch,catch_mirror,catch_shift', 4095)):
+      with mock.patch.object(program.actor_host, 'ActorHost', host), \
+           mock.patch.object(program.actor_host.machine, 'num_cores', return_value=192), \
+           mock.patch.object(program.memory, 'check_environments'), \
+           mock.patch.object(program.devices, 'configure_tensorflow'):
+        with self.assertRaisesRegex(errors.UserError, 'for the test'):
+          _main(f'--level_name={levels}', '--job_name=actor', '--learner_addresses=a:1')
+      self.assertEqual(host.call_args.args[2].num_environments, environments)
 
   @parameterized.parameters(
       (r2d2.R2D2, configs.R2d2Config(), '100,000 times 40 agent steps takes 83.5 GB'),

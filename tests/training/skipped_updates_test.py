@@ -70,6 +70,24 @@ class SkippedUpdatesTest(absltest.TestCase):
     with self.assertRaisesRegex(errors.UserError, 'for the 12th time in a row; .*that are not finite numbers'):
       self._add(skipped, unroll=unroll)
 
+  def test_an_environment_that_was_at_fault_before_a_good_update_does_not_end_a_member(self):
+    skipped = self._make(is_member=True)
+    environment = self.unroll.environment_output
+    unroll = self.unroll._replace(
+        environment_output=environment._replace(reward=tf.fill(environment.reward.shape, np.nan)))
+    self._add(skipped, unroll=unroll)  # The user is told of this one,
+    self._add(skipped, unroll=unroll)  # but not yet of this one.
+    self._add(skipped, _MADE)
+    for _ in range(11):
+      self._add(skipped)
+    skipped = self._make()
+    self._add(skipped, unroll=unroll)
+    self._add(skipped, unroll=unroll)
+    self._add(skipped, _MADE)
+    with self.assertRaisesRegex(errors.UserError, 'for the 10th time in a row; .* Begin another run'):
+      for _ in range(10):
+        self._add(skipped)
+
   def test_the_environments_at_fault_are_named(self):
     environment = self.unroll.environment_output
     reward = environment.reward.numpy()
