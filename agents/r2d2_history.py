@@ -188,10 +188,9 @@ def evaluate(config: HistoryConfig, trained: python_api.StoredRun, level_id: int
     A dict of 'episode_returns', 'mean_return', 'greedy_match' (share of the steps), 'value_difference' (mean), and
     'environment_frames', after which the checkpoint was saved.
   """
-  run = run_config.RunConfig(test_num_episodes=config.num_episodes, num_environments=config.num_environments,
-                             environment_timeout_seconds=trained.timeout_seconds)
-  environments, _, _ = actor_host.counts(run, [trained.levels[level_id]])
-  run = dataclasses.replace(run, num_environments=min(environments, config.num_episodes))
+  run = evaluation.with_environments(run_config.RunConfig(
+      test_num_episodes=config.num_episodes, num_environments=config.num_environments,
+      environment_timeout_seconds=trained.timeout_seconds), [trained.levels[level_id]])
   agents = []
 
   def make_restricted():

@@ -102,7 +102,7 @@ def validate(config: ClusterConfig) -> None:
             'the address of an actor host with --relay_port, not of a learner')
   refresh = config.parameter_refresh
   require(refresh in (AUTO, PAPER, UNROLL)
-          or re.fullmatch(r'[0-9]+(_[0-9]+)*', refresh) and len(refresh) < 12
+          or re.fullmatch(settings.WHOLE_NUMBER, refresh) and len(refresh) < 12
           and 1 <= int(refresh) <= _MAX_REFRESH_STEPS,
           'parameter_refresh', f'{AUTO}, {PAPER}, {UNROLL}, or a number of agent steps from 1 to {_MAX_REFRESH_STEPS}')
 

@@ -14,7 +14,7 @@ when the trainer deletes its files. A second evaluation of a run is refused whil
 (run_directory.open_evaluation).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import os
@@ -116,7 +116,7 @@ def evaluate(job: definition.Job, directory: run_directory.Run, screen: TextIO) 
   finished = evaluation_results.FinishedLevels(directory.path, identity | {'index': index}, protocol,
                                                settings.free_settings(job.protocol))
   played = _missing(levels, finished, screen)
-  run = _with_environments(run, [levels[level_id] for level_id in played])
+  run = with_environments(run, [levels[level_id] for level_id in played])
   with explaining(directory.logdir, loaded), contextlib.closing(
       actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)) as host:
     print(devices.describe(acts=host.device), file=screen, flush=True)
@@ -206,8 +206,8 @@ def _missing(levels, finished, screen) -> list[int]:
   return missing or [len(levels) - 1]
 
 
-def _with_environments(run, levels):
-  """Returns the settings with a number of environments that suits the levels to be played."""
+def with_environments(run: run_config.RunConfig, levels: Sequence[str]) -> run_config.RunConfig:
+  """Returns the settings with a number of environments that suits the levels to be played and their episodes."""
   wanted = run.test_num_episodes * len(levels)
   environments = max(actor_host.counts(run, levels)[0], len(levels))
   return dataclasses.replace(run, num_environments=min(environments, wanted))

@@ -201,7 +201,7 @@ class _CountParser(flags.ArgumentParser):
   def parse(self, argument: settings.Count) -> settings.Count:
     if argument == settings.AUTO:
       return argument
-    if not re.fullmatch(r'[0-9]+(_[0-9]+)*', str(argument)):
+    if not re.fullmatch(settings.WHOLE_NUMBER, str(argument)):
       raise ValueError(f'want {self.syntactic_help}')
     return int(argument)
 

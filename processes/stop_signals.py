@@ -16,10 +16,9 @@ def leaving_on_signals() -> Iterator[None]:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # The kernel and the shell may both send it: once is enough.
     sys.exit(128 + number)
 
-  before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-  for number, handler in before.items():
-    if number == signal.SIGTERM or handler is not signal.SIG_IGN:
-      signal.signal(number, leave)
+  is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+  numbers = (signal.SIGTERM,) if is_ignored else (signal.SIGTERM, signal.SIGHUP)
+  before = {number: signal.signal(number, leave) for number in numbers}
   try:
     yield
   finally:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 AUTO = 'auto'
 Count = int | str  # A whole number, or AUTO.
+WHOLE_NUMBER = r'[0-9]+(_[0-9]+)*'  # A pattern of texts that int() reads, without a sign.
 Config = TypeVar('Config')
 MAX_FRAMES = 10 ** 15   # Environment frames. Centuries of training; floats represent integers exactly up to here.
 MAX_SEED = 2 ** 31 - 1  # TensorFlow's seeds are int32.

@@ -352,7 +352,6 @@ class CommandTest(parameterized.TestCase):
       (['/home/me/agents/play.py', '--seed=1'], ['python', 'play.py', '--seed=1']), ([], ['python']))
   def test_a_command_without_paths(self, arguments, command):
     self.assertEqual(run_directory.command_of({'command_line': ['/home/me/bin/python3', *arguments]}), command)
-
     self.assertEqual(run_directory.command_of({'command_line': command}), command)  # That of an excerpt.
 
   def test_a_run_without_a_command_line(self):
