@@ -52,13 +52,15 @@ class Experiment(NamedTuple):
   flags: Sequence[str]   # Of all runs.
   lines: Sequence[Line]
   measured: float = 0.1  # The table has means over this last part of each run.
+  first_seed: int = 1    # The runs of a line have this seed, the next number, and so on.
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
   """The flags of all programs. Each has its own values of the last two."""
 
-  seeds: int = setting(5, 'Number of runs of each variant. Their seeds are 1, 2, and so on.', at_least=1, at_most=1000)
+  seeds: int = setting(5, 'Number of runs of each variant. Their seeds are 1, 2, and so on, unless the '
+                       'experiment has its own.', at_least=1, at_most=1000)
   frames: int = setting(0, "Environment frames of each agent; 0 for the experiment's own number.", at_least=0,
                         at_most=settings.MAX_FRAMES)
   parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
@@ -134,7 +136,7 @@ def _write_curves(experiment: Experiment, curves: dict[str, list[Curve]], file: 
     writer = csv.writer(stream, lineterminator='\n')
     writer.writerow(['agent', 'seed', 'environment_frames', *experiment.tasks])
     for name, of_seeds in curves.items():
-      for seed, curve in enumerate(of_seeds, start=1):
+      for seed, curve in enumerate(of_seeds, start=experiment.first_seed):
         points = _points(curve)
         for frames, shares in zip(points, _at(curve, points), strict=True):
           writer.writerow([name, seed, int(frames), *(f'{share:.4g}' for share in shares)])
@@ -236,7 +238,8 @@ def run(experiment: Experiment, config: Config) -> dict[str, list[Curve]]:
     waiting = {line.full_name: [
         pool.submit(train, experiment, line, seed, frames,
                     os.path.join(folder, f'{config.experiment}_{index}_seed_{seed}'))
-        for seed in range(1, config.seeds + 1)] for index, line in enumerate(experiment.lines)}
+        for seed in range(experiment.first_seed, experiment.first_seed + config.seeds)]
+               for index, line in enumerate(experiment.lines)}
     curves = _print_results(experiment, waiting)
   finally:
     pool.shutdown(cancel_futures=True)  # After an error, runs that have not begun do not begin.

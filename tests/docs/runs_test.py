@@ -1,6 +1,6 @@
 """Tests the run directories in the pages' commands: --logdir and --runs.
 
-Each run has a directory of its own, and the commands for tables read the runs that other commands make.
+Each run has a directory of its own. The commands for tables read runs that other commands make, or excerpts in docs/.
 """
 
 import bisect
@@ -13,6 +13,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.records import errors
+from scalable_agents.tests import source_tree
 from scalable_agents.tests.docs import commands
 from scalable_agents.tests.docs import pages
 
@@ -64,9 +65,12 @@ def _matches(pattern, path):
 class RunsTest(parameterized.TestCase):
 
   @parameterized.parameters(*(page for page in pages.CHECKED if '--runs=' in pages.read(page)))
-  def test_a_command_makes_the_runs_that_are_read(self, page):
+  def test_the_runs_that_are_read_are_made_or_published(self, page):
     made = [path for other in pages.CHECKED for _, paths in _made(other) for path in paths]
-    self.assertEmpty([pattern for _, pattern in _read(page) if not any(_matches(pattern, path) for path in made)])
+    configs = source_tree.ROOT.glob('docs/*/*/config.json')
+    published = [str(config.parent.relative_to(source_tree.ROOT)) for config in configs]
+    self.assertEmpty([pattern for _, pattern in _read(page)
+                      if not any(_matches(pattern, path) for path in made + published)])
 
   @parameterized.parameters('laser.md', 'popart.md', 'r2d2.md', 'suites.md')
   def test_runs_are_read_in_the_section_that_makes_them(self, page):

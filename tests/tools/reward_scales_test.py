@@ -116,6 +116,22 @@ class RewardScalesTest(parameterized.TestCase):
     self.assertEqual(rows[1], [lines[0].name, '1', '20', '0', '0', '0'])
     self.assertEqual(rows[-1], [lines[1].name, '2', '100', '0.12', '0.121', '0.122'])
 
+  def test_an_experiment_may_have_seeds_of_its_own(self):
+    seeds, folder = [], self.create_tempdir().full_path
+    experiment = reward_scales.EXPERIMENTS['clipping']
+    self.enter_context(mock.patch.dict(reward_scales.EXPERIMENTS, clipping=experiment._replace(first_seed=101)))
+
+    def train(unused_experiment, unused_line, seed, unused_frames, logdir):
+      self.assertEndsWith(logdir, f'_seed_{seed}')
+      seeds.append(seed)
+      return comparison.Curve(np.array([0, 600]), np.zeros([2, 1]))
+
+    with mock.patch.object(comparison, 'train', train):
+      self._run(experiment='clipping', seeds=2, frames=600, output=folder)
+    self.assertCountEqual(seeds, len(experiment.lines) * [101, 102])
+    with open(os.path.join(folder, 'clipping.csv'), encoding='utf-8') as stream:
+      self.assertEqual({row['seed'] for row in csv.DictReader(stream)}, {'101', '102'})
+
   def test_the_corrections_are_compared_without_and_with_replay(self):
     """Espeholt et al. 2018, table 2: four corrections, each without and with half of a batch from the replay."""
     experiment = off_policy.EXPERIMENTS['corrections']
