@@ -45,8 +45,7 @@ class FiltersConfig:
   level_name: str = setting('', 'The level to play. Default: the first one that the agent was trained on.')
   steps: int = setting(1_200, 'Agent steps to play.', at_least=1, at_most=1_000_000)
   seed: int = setting(0, 'Seed of the environment and of the actions.', at_least=0, at_most=settings.MAX_SEED)
-  dataset_path: str = setting('', 'The images that two levels of DeepMind Lab need, or dummy; see impala_dmlab30. '
-                              'Default: those of the training, if they are still there.')
+  dataset_path: str = setting('', python_api.DATASET_PATH)
 
 
 class Activity(NamedTuple):

@@ -59,8 +59,7 @@ class PlayConfig:
   test_policy: str = setting('', 'How actions are selected: sampled, greedy or epsilon. Default: as in evaluations.',
                              choices=run_config.TEST_POLICIES)
   test_epsilon: float = setting(0.001, 'With epsilon: the probability of a random action.', at_least=0, at_most=1)
-  dataset_path: str = setting('', 'The images that two levels of DeepMind Lab need, or dummy; see impala_dmlab30. '
-                              'Default: those of the training, if they are still there.')
+  dataset_path: str = setting('', python_api.DATASET_PATH)
   renderer: str = setting('software', "DeepMind Lab's renderer: software, or hardware, which needs EGL.",
                           choices=dmlab.RENDERERS)
   environment_timeout_seconds: float = setting(

@@ -35,6 +35,10 @@ from scalable_agents.records import run_directory
 from scalable_agents.records import settings as settings_lib
 from scalable_agents.training import run_config
 
+# The help of --dataset_path in programs that read a run.
+DATASET_PATH = ('The images that two levels of DeepMind Lab need, or dummy; see impala_dmlab30. Default: those of the '
+                'training, if they are still there.')
+
 
 class TrainingError(RuntimeError):
   """The training has ended with an error. The message is the process's exit code; the reason is on the screen."""

@@ -58,8 +58,7 @@ class HistoryConfig:
       '4 per core with DeepMind Lab.',
       at_least=1, at_most=settings.MAX_ENVIRONMENTS)
   epsilon: float = setting(0.001, 'Probability of a random action.', at_least=0, at_most=1)
-  dataset_path: str = setting('', 'The images that two levels of DeepMind Lab need, or dummy; see r2d2_dmlab30. '
-                              'Default: those of the training, if they are still there.')
+  dataset_path: str = setting('', python_api.DATASET_PATH)
   renderer: str = setting('software', "DeepMind Lab's renderer: software, or hardware, which needs EGL.",
                           choices=dmlab.RENDERERS)
 
