@@ -10,8 +10,8 @@ Kapturowski et al. 2019, section 3 and figure 4. The experiments are:
   repeat_previous  The same agents on POPGym's RepeatPreviousEasy (Morad et al. 2023): the agent sees a card at each
                    step, and names the suit of the card of three steps before. Guesses give -0.5 on average.
   burn_in          Stored states with and without a burn-in on RepeatPreviousEasy, where sequences have two trained
-                   steps, which both need a card from before these. The seeds are 101, 102, and so on, because the
-                   setting was chosen with smaller ones.
+                   steps, which both need a card from before these. The seeds are 201, 202, and so on, because the
+                   setting and the test of evidence.py were chosen with smaller ones.
   memory_len       R2D2 and Feed-Forward on bsuite's memory_len (Osband et al. 2020): the agent sees a bit at the first
                    of 13 steps, and names it at the last one. Guesses give 0.
 
@@ -62,7 +62,7 @@ EXPERIMENTS = {
     'burn_in': _repeat_previous(
         16_000, ('--sequence_length=2', '--sequence_period=2', '--unroll_length=16', '--samples_per_period=4',
                  '--discount=0', '--learning_rate=3e-3'),
-        _STORED_STATES)._replace(first_seed=101),
+        _STORED_STATES)._replace(first_seed=201),
     'memory_len': _experiment(
         'memory_len', 'dm_env:bsuite.environments.memory_chain:MemoryChain?memory_length=12', 16_000, _SHORT,
         {'R2D2': (_STORED, _BURN_IN)} | _FEED_FORWARD),

@@ -105,6 +105,22 @@ class EvidenceTest(parameterized.TestCase):
     self.assertEqual(verdict.holds, holds)
     self.assertIn(reason, verdict.reason)
 
+  @parameterized.parameters(
+      ([0.2] * 10, 2 ** -10), ([-0.2] * 10, 1.), ([0.] * 10, 1.),
+      ([0.1, 0.2, 0.3, 0.4, -0.05], 2 / 2 ** 5),   # The rank sums of at least 14 of 15: 2 of 32 choices of signs.
+      ([0.1, 0.2, 0.3, 0.4, 0.5, -0.15], 3 / 2 ** 6))
+  def test_a_claim_by_seed_is_judged_by_the_differences(self, differences, p):
+    second = 10. * np.arange(len(differences))  # The differences between seeds are much larger.
+    verdict = evidence.judge(evidence.Claim('', '', '', '', by_seed=True), second + differences, second)
+    self.assertEqual(verdict.holds, p < 0.05)
+    self.assertEqual(verdict.reason, f'p = {p:.3f}' if p >= 0.001 else 'p < 0.001')
+    self.assertFalse(evidence.judge(evidence.Claim('', '', '', ''), second + differences, second).holds)
+
+  def test_claims_say_if_they_are_by_seed(self):
+    for paper in evidence.PAPERS.values():
+      for claim in paper.claims:
+        self.assertEqual(claim.by_seed, 'by seed: ' in claim.text)
+
   def test_claims_say_within_which_margin_scores_are_equal(self):
     equal = [claim for paper in evidence.PAPERS.values() for claim in paper.claims if claim.margin]
     self.assertLen(equal, 2)
