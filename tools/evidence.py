@@ -93,7 +93,7 @@ class Claim(NamedTuple):
   first: str
   second: str
   margin: float = 0.  # 0: the first is higher. Otherwise both are alike, up to a difference of this size.
-  by_seed: bool = False  # Whether runs with the same seed are compared. Claims of alike ones always compare these.
+  by_seed: bool = False  # Whether runs with the same seed are compared. Claims with a margin always do.
 
 
 class Verdict(NamedTuple):
@@ -297,7 +297,8 @@ def main():
           f'{total - len(failed)} of {total} claims hold. Commit {", ".join(commits)}, {machine.num_cores()} cores of '
           f'{machine.processor()}{broken}. The scores are interquartile means with 95 % '
           'intervals from a bootstrap over the seeds. A > B is judged by a one-sided Mann-Whitney test on the '
-          'seeds; by seed, by a one-sided Wilcoxon signed-rank test on the differences of runs with the same seed.', '']
+          'seeds. A claim that says "by seed" is judged by a one-sided Wilcoxon signed-rank test on the differences of '
+          'runs with the same seed.', '']
   # The page of all papers is not replaced by that of some.
   page = os.path.join(folder, '_'.join(['evidence', *(chosen if set(chosen) < set(PAPERS) else [])]) + '.md')
   with run_directory.replaced(page) as new, open(new, 'w', encoding='utf-8') as stream:

@@ -11,7 +11,7 @@ Kapturowski et al. 2019, section 3 and figure 4. The experiments are:
                    step, and names the suit of the card of three steps before. Guesses give -0.5 on average.
   burn_in          Stored states with and without a burn-in on RepeatPreviousEasy, where sequences have two trained
                    steps, which both need a card from before these. The seeds are 201, 202, and so on, because the
-                   setting and the test of evidence.py were chosen with smaller ones.
+                   setting, and the test in evidence.py, were chosen by runs with seeds up to 110.
   memory_len       R2D2 and Feed-Forward on bsuite's memory_len (Osband et al. 2020): the agent sees a bit at the first
                    of 13 steps, and names it at the last one. Guesses give 0.
 
