@@ -110,20 +110,20 @@ class Paper(NamedTuple):
   claims: Sequence[Claim]
 
 
-def _study(tool, name: str, seeds: int = 5) -> Study:
-  """Returns the study that lines of a tool's experiment make."""
-  experiment = tool.EXPERIMENTS[name]
+def _study(tool, name: str, seeds: int = 5, frames: int = 0) -> Study:
+  """Returns the study that lines of a tool's experiment make. `frames` of 0 are the experiment's own."""
+  experiment, flag = tool.EXPERIMENTS[name], f' --frames={frames:_}' if frames else ''
 
   def scores(config, folder, wanted):
     added = tuple(filter(None, [config.broken_with]))
     lines = [line._replace(flags=(*line.flags, *added)) for line in experiment.lines if line.full_name in wanted]
     curves = comparison.run(experiment._replace(lines=lines), comparison.Config(
-        seeds=config.seeds, parallel=config.parallel, experiment=name, output=folder))
+        seeds=config.seeds, frames=frames, parallel=config.parallel, experiment=name, output=folder))
     return {line: np.array([comparison.scores(of_seeds, experiment.measured, part) for part in _PARTS.values()])
             for line, of_seeds in curves.items()}
 
-  return Study(f'{tool.__name__.rpartition(".")[2]} --experiment={name}', experiment.frames, experiment.measured, seeds,
-               scores)
+  return Study(f'{tool.__name__.rpartition(".")[2]} --experiment={name}{flag}', frames or experiment.frames,
+               experiment.measured, seeds, scores)
 
 
 def _sharing(config: EvidenceConfig, folder: str, wanted: Set[str]) -> dict[str, np.ndarray]:
@@ -150,14 +150,15 @@ def _lagging(lag: int) -> list[str]:
 PAPERS = {
     'impala': Paper(
         'IMPALA (Espeholt et al. 2018): off-policy corrections, section 5.2.2 and appendix E.1',
-        {'policy_lag': _study(off_policy, 'policy_lag', 10), 'corrections': _study(off_policy, 'corrections', 15)},
+        {'policy_lag': _study(off_policy, 'policy_lag', 10),
+         'corrections': _study(off_policy, 'corrections', 15, 20_000)},
         [Claim('without policy lag, V-trace and No-correction score the same, within 0.05', 'policy_lag',
                _lagging(0)[0], _lagging(0)[-1], 0.05),
          *_order('policy_lag', _lagging(15)), *_order('policy_lag', _lagging(60)),
          *_order('corrections', [f'{name}, with replay' for name in off_policy_table.CORRECTIONS])]),
     'popart': Paper(
         'PopArt (Hessel et al. 2019): rewards of different sizes',
-        {'scales': _study(reward_scales, 'scales'), 'clipping': _study(reward_scales, 'clipping')},
+        {'scales': _study(reward_scales, 'scales', frames=250_000), 'clipping': _study(reward_scales, 'clipping')},
         [Claim('PopArt > no normalisation, with rewards of different sizes', 'scales', 'PopArt-IMPALA',
                'MultiHead-IMPALA'),
          Claim('PopArt does not depend on the scale of rewards, within 0.05', 'scales', 'PopArt-IMPALA',
