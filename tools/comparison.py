@@ -83,15 +83,23 @@ def train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: st
   Raises:
     errors.UserError: the program's last line, if it fails.
   """
+  command = _command(experiment, line, seed, frames, logdir)
+  if _is_made(command, logdir):
+    return _read_curve(line, frames, logdir)
   if _is_interrupted(frames, logdir):
     print(f'{logdir}: it was interrupted, and is made again', flush=True)
     run_directory.remove(logdir)
-  done = subprocess.run(
-      _command(experiment, line, seed, frames, logdir), env=python_path.environment(), stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT, text=True, check=False, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+  done = subprocess.run(command, env=python_path.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                        text=True, check=False, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
   if done.returncode:
     raise errors.UserError(f'{logdir}: {(done.stdout.splitlines() or [f"exit code {done.returncode}"])[-1]}')
   return _read_curve(line, frames, logdir)
+
+
+def _is_made(command: Sequence[str], logdir: str) -> bool:
+  """Returns whether a command has made a complete run, so that it need not start again."""
+  return (os.path.exists(run_directory.path(logdir, run_directory.CONFIG))
+          and run_directory.read_config(logdir).get('command_line') == command and run_rows.is_complete(logdir))
 
 
 def _is_interrupted(frames: int, logdir: str) -> bool:

@@ -68,8 +68,8 @@ class EvidenceTest(parameterized.TestCase):
                            r'\| \*\*\+0\.03\*\*, p < 0\.001 \| \*\*\+0\.05\*\*, p < 0\.001 \|')
     self.assertIn('`scalable-agents off_policy --experiment=policy_lag --seeds=10`, 40,000 environment frames per run. '
                   'A score is the mean return over the whole run.', page)
-    self.assertIn('`scalable-agents off_policy --experiment=corrections --frames=20_000 --seeds=15`, 20,000 environment '
-                  'frames per run.', page)
+    self.assertIn('`scalable-agents off_policy --experiment=corrections --frames=20_000 --seeds=15`, 20,000 environment'
+                  ' frames per run.', page)
     self.assertLen(self._runs, 10 * 10 + 4 * 15)  # The lines that claims compare.
     self.assertGreater(np.ptp(image.imread(os.path.join(folder, 'impala.png'))), 0.5)
 

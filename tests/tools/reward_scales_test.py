@@ -50,6 +50,8 @@ class RewardScalesTest(parameterized.TestCase):
       self.assertBetween(float(row['harvest']), 0., 1.)
     self.assertEqual(int(rows[-1]['environment_frames']), 768)  # Whole batches.
     self.assertGreater(np.ptp(image.imread(f'{file}.png')), 0.5)
+    with mock.patch.object(subprocess, 'run', side_effect=AssertionError):  # The same command starts no run again.
+      self.assertEqual(self._run(experiment='clipping', seeds=1, frames=600, output=folder), screen)
 
   @parameterized.parameters(
       (0, 'stopped', 'clipping_0_seed_1: interrupted, or too short for an episode of each task'),
