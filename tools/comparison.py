@@ -84,11 +84,12 @@ def train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: st
     errors.UserError: the program's last line, if it fails.
   """
   command = _command(experiment, line, seed, frames, logdir)
-  if _is_made(command, logdir):
-    return _read_curve(line, frames, logdir)
-  if _is_interrupted(frames, logdir):
+  made = _read_config(logdir)
+  if made and made['flags'].get('total_environment_frames') == frames and not run_rows.is_complete(logdir):
     print(f'{logdir}: it was interrupted, and is made again', flush=True)
     run_directory.remove(logdir)
+  elif made.get('command_line') == command:  # It has so many frames, so it is complete.
+    return _read_curve(line, frames, logdir)
   done = subprocess.run(command, env=python_path.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                         text=True, check=False, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
   if done.returncode:
@@ -96,18 +97,9 @@ def train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: st
   return _read_curve(line, frames, logdir)
 
 
-def _is_made(command: Sequence[str], logdir: str) -> bool:
-  """Returns whether a command has made a complete run, so that it need not start again."""
-  return (os.path.exists(run_directory.path(logdir, run_directory.CONFIG))
-          and run_directory.read_config(logdir).get('command_line') == command and run_rows.is_complete(logdir))
-
-
-def _is_interrupted(frames: int, logdir: str) -> bool:
-  """Returns whether there is a run of so many frames that is not complete."""
-  if not os.path.exists(run_directory.path(logdir, run_directory.CONFIG)):
-    return False
-  return (run_directory.read_config(logdir)['flags'].get('total_environment_frames') == frames
-          and not run_rows.is_complete(logdir))
+def _read_config(logdir: str) -> dict[str, Any]:
+  """Returns the content of a run's config.json, or {} if there is no run."""
+  return run_directory.read_config(logdir) if os.path.exists(run_directory.path(logdir, run_directory.CONFIG)) else {}
 
 
 def _command(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> list[str]:

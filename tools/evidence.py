@@ -167,7 +167,8 @@ PAPERS = {
                'PopArt-IMPALA, clipped rewards')]),
     'r2d2': Paper(
         'R2D2 (Kapturowski et al. 2019): recurrent states in replay, sections 3 and 5',
-        {name: _study(memory_tasks, name, 10 if name == 'burn_in' else 5) for name in memory_tasks.EXPERIMENTS},
+        {name: _study(memory_tasks, name) for name in memory_tasks.EXPERIMENTS}
+        | {'burn_in': _study(memory_tasks, 'burn_in', 10)},
         [_higher('recall_late', 'stored states', 'zero states', 'recall_late: '),
          _higher('recall_late', 'stored states with a burn-in', 'zero states with a burn-in', 'recall_late: '),
          _higher('recall_late', 'stored states', 'Feed-Forward', 'recall_late: '),
