@@ -1,5 +1,6 @@
 """Finds out where runs learn and act, for programs that start these runs but do not import TensorFlow themselves."""
 
+import functools
 import subprocess
 import sys
 
@@ -20,6 +21,7 @@ def tell() -> None:
     print(f'each run {line}', flush=True)
 
 
+@functools.cache  # The process takes some seconds.
 def read() -> str:
   """Returns the line of devices.describe from a process that imports TensorFlow; '' if that process fails."""
   done = subprocess.run([sys.executable, '-c', _DESCRIBE], env=python_path.environment(), stdin=subprocess.DEVNULL,

@@ -8,8 +8,6 @@ import concurrent.futures
 import csv
 import dataclasses
 import os
-import signal
-import subprocess
 import sys
 from typing import Any, NamedTuple
 
@@ -17,8 +15,7 @@ from matplotlib import figure
 import numpy as np
 
 from scalable_agents.processes import device_report
-from scalable_agents.processes import parent_death
-from scalable_agents.processes import python_path
+from scalable_agents.processes import forked_program
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
@@ -83,30 +80,24 @@ def train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: st
   Raises:
     errors.UserError: the program's last line, if it fails.
   """
-  command = _command(experiment, line, seed, frames, logdir)
+  module = f'scalable_agents.agents.{line.binary}'
+  arguments = [f'--level_name={",".join(line.levels)}', f'--logdir={logdir}', f'--seed={seed}',
+               f'--total_environment_frames={frames}', *experiment.flags, *line.flags]
   made = _read_config(logdir)
   if made and made['flags'].get('total_environment_frames') == frames and not run_rows.is_complete(logdir):
     print(f'{logdir}: it was interrupted, and is made again', flush=True)
     run_directory.remove(logdir)
-  elif made.get('command_line') == command:  # It has so many frames, so it is complete.
+  elif made.get('command_line') == [sys.executable, '-m', module, *arguments]:  # So it is complete.
     return _read_curve(line, frames, logdir)
-  done = subprocess.run(command, env=python_path.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                        text=True, check=False, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
-  if done.returncode:
-    raise errors.UserError(f'{logdir}: {(done.stdout.splitlines() or [f"exit code {done.returncode}"])[-1]}')
+  code, screen = forked_program.run(module, arguments)
+  if code:
+    raise errors.UserError(f'{logdir}: {(screen.splitlines() or [f"exit code {code}"])[-1]}')
   return _read_curve(line, frames, logdir)
 
 
 def _read_config(logdir: str) -> dict[str, Any]:
   """Returns the content of a run's config.json, or {} if there is no run."""
   return run_directory.read_config(logdir) if os.path.exists(run_directory.path(logdir, run_directory.CONFIG)) else {}
-
-
-def _command(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> list[str]:
-  """Returns the command of a run."""
-  return [sys.executable, '-m', f'scalable_agents.agents.{line.binary}', f'--level_name={",".join(line.levels)}',
-          f'--logdir={logdir}', f'--seed={seed}', f'--total_environment_frames={frames}', *experiment.flags,
-          *line.flags]
 
 
 def _read_curve(line: Line, frames: int, logdir: str) -> Curve:
@@ -241,8 +232,11 @@ def run(experiment: Experiment, config: Config) -> dict[str, list[Curve]]:
         for seed in range(experiment.first_seed, experiment.first_seed + config.seeds)]
                for index, line in enumerate(experiment.lines)}
     curves = _print_results(experiment, waiting)
-  finally:
-    pool.shutdown(cancel_futures=True)  # After an error, runs that have not begun do not begin.
+  except BaseException:
+    pool.shutdown(wait=False, cancel_futures=True)
+    forked_program.stop()  # At Ctrl-C, for example, nobody waits for the runs that have begun.
+    raise
+  pool.shutdown()
   file = os.path.join(folder, config.experiment)
   _write_curves(experiment, curves, f'{file}.csv')
   draw(_panels(experiment, curves), f'{file}.png')

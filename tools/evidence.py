@@ -52,6 +52,7 @@ from scalable_agents.tools import shared_replay
 _PACKAGES = 'scipy', 'rliable'  # Not among those that every installation has.
 _PACKAGES_OF_TASKS = 'popgym', 'bsuite'
 _LARGEST_P = 0.05
+_SHARING_FRAMES = 24_000
 _PARTS = {'a quarter': 0.25, 'half': 0.5, 'three quarters': 0.75, 'all': 1.}  # Of a run's frames.
 
 
@@ -128,7 +129,8 @@ def _study(tool, name: str, seeds: int = 5, frames: int = 0) -> Study:
 
 def _sharing(config: EvidenceConfig, folder: str, wanted: Set[str]) -> dict[str, np.ndarray]:
   curves = shared_replay.run(
-      shared_replay.SharedReplayConfig(seeds=config.seeds, parallel=config.parallel, output=folder),
+      shared_replay.SharedReplayConfig(
+          seeds=config.seeds, frames=_SHARING_FRAMES, parallel=config.parallel, output=folder),
       [line for line in shared_replay.LINES if line in wanted])
   return {line: np.array([shares[:, :round(part * shares.shape[1])].mean(axis=1) for part in _PARTS.values()])
           for line, shares in curves.items()}
@@ -168,7 +170,7 @@ PAPERS = {
     'r2d2': Paper(
         'R2D2 (Kapturowski et al. 2019): recurrent states in replay, sections 3 and 5',
         {name: _study(memory_tasks, name) for name in memory_tasks.EXPERIMENTS}
-        | {'burn_in': _study(memory_tasks, 'burn_in', 10)},
+        | {'burn_in': _study(memory_tasks, 'burn_in', 10, 12_000)},
         [_higher('recall_late', 'stored states', 'zero states', 'recall_late: '),
          _higher('recall_late', 'stored states with a burn-in', 'zero states with a burn-in', 'recall_late: '),
          _higher('recall_late', 'stored states', 'Feed-Forward', 'recall_late: '),
@@ -181,7 +183,7 @@ PAPERS = {
          _higher('memory_len', 'R2D2', 'Feed-Forward', 'memory_len: ')]),
     'laser': Paper(
         'LASER (Schmitt et al. 2020): a shared replay, figure 3',
-        {'sharing': Study('shared_replay', shared_replay.SharedReplayConfig().frames, 1., 20, _sharing)},
+        {'sharing': Study(f'shared_replay --frames={_SHARING_FRAMES:_}', _SHARING_FRAMES, 1., 20, _sharing)},
         [Claim('no replay > naive sharing', 'sharing', 'no replay', 'shared replay, naive'),
          Claim('sharing with the trust region > no replay', 'sharing', 'shared replay, b = 0.1', 'no replay')]),
 }

@@ -13,9 +13,9 @@ from absl import flags
 
 from scalable_agents.agents import laser_sweep
 from scalable_agents.processes import child_process
+from scalable_agents.processes import forked_program
 from scalable_agents.processes import run_flags
 from scalable_agents.tests.experience import forgetful_replay
-from scalable_agents.tests.launch import forked_program
 
 
 class _ForkedChild:
@@ -26,7 +26,7 @@ class _ForkedChild:
     output, its_output = os.pipe()
     self.returncode, self.pid = None, os.fork()
     if not self.pid:
-      request = {'arguments': arguments, 'folder': os.getcwd(), 'environment': env}
+      request = {'module': module, 'arguments': arguments, 'folder': os.getcwd(), 'environment': env}
       _run(module, request, (os.open(os.devnull, os.O_RDONLY), its_output, its_output), preexec_fn)
     os.close(its_output)
     self.stdout = open(output, 'rb', buffering=0)

@@ -5,7 +5,6 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 from unittest import mock
 
 from absl.testing import absltest
@@ -27,12 +26,12 @@ class EvidenceTest(parameterized.TestCase):
 
   def _run(self, folder, **settings):
     """Returns what the program prints, with runs whose returns depend on the last correction in their flags."""
-    self._runs = {}  # Run directory -> command.
+    self._runs = {}  # Run directory -> arguments.
 
-    def run(command, **unused_settings):
-      logdir = next(word.removeprefix('--logdir=') for word in command if word.startswith('--logdir='))
-      self._runs[logdir] = command
-      return subprocess.CompletedProcess(command, 0, '')
+    def run(unused_module, arguments):
+      logdir = next(word.removeprefix('--logdir=') for word in arguments if word.startswith('--logdir='))
+      self._runs[logdir] = arguments
+      return 0, ''
 
     def read_metrics(logdir):
       seed = int(logdir.rpartition('_')[2])
@@ -48,7 +47,7 @@ class EvidenceTest(parameterized.TestCase):
     with contextlib.redirect_stdout(io.StringIO()) as screen, commit, mock.patch.object(
         evidence.run_flags, 'config_from_flags', return_value=config), mock.patch.object(
             comparison.device_report, 'read', return_value=''), mock.patch.object(
-                subprocess, 'run', run), mock.patch.object(
+                comparison.forked_program, 'run', run), mock.patch.object(
                     comparison.run_rows, 'read_metrics', read_metrics), mock.patch.object(
                         intervals, '_RESAMPLES', 20):  # Each takes milliseconds.
       evidence.main()
@@ -175,7 +174,7 @@ class EvidenceTest(parameterized.TestCase):
       return import_it(name, *arguments)
 
     with mock.patch.object(builtins, '__import__', import_others), mock.patch.object(
-        subprocess, 'run', side_effect=AssertionError), mock.patch.object(
+        comparison.forked_program, 'run', side_effect=AssertionError), mock.patch.object(
             evidence.run_flags, 'config_from_flags', return_value=config):
       with self.assertRaisesRegex(errors.UserError, r'needs rliable \(it needs an older pandas\)'):
         evidence.main()

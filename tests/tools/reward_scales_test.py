@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import subprocess
 from unittest import mock
 
 from absl.testing import absltest
@@ -50,7 +49,7 @@ class RewardScalesTest(parameterized.TestCase):
       self.assertBetween(float(row['harvest']), 0., 1.)
     self.assertEqual(int(rows[-1]['environment_frames']), 768)  # Whole batches.
     self.assertGreater(np.ptp(image.imread(f'{file}.png')), 0.5)
-    with mock.patch.object(subprocess, 'run', side_effect=AssertionError):  # The same command starts no run again.
+    with mock.patch.object(comparison.forked_program, 'run', side_effect=AssertionError):  # No run starts again.
       self.assertEqual(self._run(experiment='clipping', seeds=1, frames=600, output=folder), screen)
 
   @parameterized.parameters(
@@ -58,9 +57,8 @@ class RewardScalesTest(parameterized.TestCase):
       (1, 'a warning\nerror: --torso=tall\n', 'clipping_0_seed_1: error: --torso=tall$'),
       (-9, '', 'clipping_0_seed_1: exit code -9$'))
   def test_a_failed_run_is_a_one_line_error(self, code, screen, message):
-    done = subprocess.CompletedProcess([], code, screen)
     row = {'environment_frames': 5, 'episode_return/harvest': 1.}
-    with mock.patch.object(subprocess, 'run', return_value=done), mock.patch.object(
+    with mock.patch.object(comparison.forked_program, 'run', return_value=(code, screen)), mock.patch.object(
         comparison.run_rows, 'read_metrics', return_value=[row]):
       with self.assertRaisesRegex(errors.UserError, message):
         self._run(experiment='clipping', seeds=1, output=self.create_tempdir().full_path)
@@ -76,22 +74,22 @@ class RewardScalesTest(parameterized.TestCase):
         with open(os.path.join(logdir, 'metrics.jsonl'), 'w', encoding='utf-8') as stream:
           stream.writelines(json.dumps(row | {'wall_seconds': 1.}) + '\n' for row in rows)
 
-        def run(*unused, logdir=logdir, **unused_settings):
-          return subprocess.CompletedProcess([], 1, f'{os.path.exists(logdir)}')
+        def run(*unused, logdir=logdir):
+          return 1, f'{os.path.exists(logdir)}'
 
-        with mock.patch.object(subprocess, 'run', run):
+        with mock.patch.object(comparison.forked_program, 'run', run):
           with self.assertRaisesRegex(errors.UserError, f'^{logdir}: {is_kept}$'):
             comparison.train(reward_scales.EXPERIMENTS['clipping'], line, 1, 600, logdir)
 
   def test_each_number_is_of_its_line_seed_and_task(self):
     """The runs of line l with seed s have the shares 0.1 l + 0.01 s + 0.001 t of the optimal return of task t."""
     experiment = reward_scales.EXPERIMENTS['scales']
-    lines, commands, folder = experiment.lines[:2], [], self.create_tempdir().full_path
+    lines, runs, folder = experiment.lines[:2], [], self.create_tempdir().full_path
     self.enter_context(mock.patch.dict(reward_scales.EXPERIMENTS, scales=experiment._replace(lines=lines)))
 
-    def run(command, **unused_settings):
-      commands.append(command)
-      return subprocess.CompletedProcess(command, 0, '')
+    def run(unused_module, arguments):
+      runs.append(arguments)
+      return 0, ''
 
     def read_metrics(logdir):
       index, seed = map(int, re.fullmatch(r'scales_(\d)_seed_(\d)', os.path.basename(logdir)).groups())
@@ -101,14 +99,14 @@ class RewardScalesTest(parameterized.TestCase):
       return [{'environment_frames': frames} | {f'episode_return/{level}': value for level, value in row.items()}
               for frames, row in rows]
 
-    with mock.patch.object(subprocess, 'run', run), mock.patch.object(
+    with mock.patch.object(comparison.forked_program, 'run', run), mock.patch.object(
         comparison.run_rows, 'read_metrics', read_metrics):
       screen = self._run(experiment='scales', seeds=2, frames=100, output=folder)
     self.assertEqual(screen.splitlines()[0], 'each run learns and acts on a card')
     self.assertEqual(screen.splitlines()[2:4], [
         f'{lines[0].name:<48}0.01 (0.01 to 0.02)     0.02 (0.01 to 0.02)     0.02 (0.01 to 0.02)     ',
         f'{lines[1].name:<48}0.12 (0.11 to 0.12)     0.12 (0.11 to 0.12)     0.12 (0.11 to 0.12)     '])
-    levels = [next(flag for flag in command if flag.startswith('--level_name=')) for command in commands]
+    levels = [next(flag for flag in arguments if flag.startswith('--level_name=')) for arguments in runs]
     self.assertCountEqual(levels, 2 * ['--level_name=catch_x0.1,catch_mirror_x10,catch_shift_x1000',
                                        '--level_name=catch_x100,catch_mirror_x10000,catch_shift_x1000000'])
     with open(os.path.join(folder, 'scales.csv'), encoding='utf-8') as stream:
@@ -160,7 +158,7 @@ class RewardScalesTest(parameterized.TestCase):
     with contextlib.redirect_stdout(io.StringIO()) as screen, mock.patch.object(
         off_policy.run_flags, 'config_from_flags', return_value=config), mock.patch.object(
             comparison.device_report, 'read', return_value='on a card'), mock.patch.object(
-                subprocess, 'run', return_value=subprocess.CompletedProcess([], 0, '')), mock.patch.object(
+                comparison.forked_program, 'run', return_value=(0, '')), mock.patch.object(
                     comparison.run_rows, 'read_metrics', read_metrics), mock.patch.object(
                         comparison.drawing, 'save') as save:
       off_policy.main()

@@ -194,7 +194,7 @@ class Training:
       streams = (terminal.descriptor,) * 3 if terminal else (nothing.fileno(), output, output)
       arguments = [f'--logdir={logdir}', *flags]
       if isinstance(program, str):
-        self.process = forked_program.ForkedProgram(program, arguments, streams)
+        self.process = forked_program.fork(program, arguments, streams)
       else:
         self.process = subprocess.Popen(
             [sys.executable, *program, *arguments], env=python_path.environment(), start_new_session=True,

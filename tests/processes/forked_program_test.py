@@ -11,18 +11,17 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import psutil
 
+from scalable_agents.processes import forked_program
 from scalable_agents.processes import python_path
+from scalable_agents.records import errors
 from scalable_agents.tests.actor import waiting
-from scalable_agents.tests.launch import forked_program
 
 _WAITS = 'import os, time; os.write(1, b"waiting"); time.sleep(1000)'
 
-# A client whose server imports nothing, so that it starts sooner.
 _CLIENT = '''
-from scalable_agents.tests.launch import forked_program
-forked_program._IMPORTED = ()
-forked_program.ForkedProgram('-c', ['pass'], (0, 1, 2)).wait()
-forked_program.ForkedProgram('-c', ['import time; time.sleep(1000)'], (0, 1, 2))
+from scalable_agents.processes import forked_program
+forked_program.ForkedProgram('-c', ['pass'], (0, 1, 2), ()).wait()
+forked_program.ForkedProgram('-c', ['import time; time.sleep(1000)'], (0, 1, 2), ())
 print('ready', flush=True)
 input()
 '''
@@ -79,6 +78,26 @@ class ForkedProgramTest(parameterized.TestCase):
     self.assertEqual(process.wait(300), -number)
     self.assertFalse(psutil.pid_exists(process.pid))
 
+  def test_run_returns_the_exit_code_and_all_output(self):
+    code = ('import os, sys; print(*sys.orig_argv[:3], sys.stdin.read(), flush=True); '
+            'print("and this", file=sys.stderr); os._exit(3)')
+    code, screen = forked_program.run('timeit', ['--number=1', '--repeat=1', code])
+    self.assertEqual(code, 3)
+    self.assertIn(f'{sys.executable} -m timeit \n', screen)
+    self.assertIn('and this\n', screen)
+
+  def test_stop_ends_the_programs_and_the_next_one_has_a_new_server(self):
+    def start(code):
+      return forked_program.ForkedProgram('-c', [code], (0, 1, 2), imported=())
+    waits = start(_WAITS)
+    forked_program.stop()
+    self.assertEqual(waits.wait(300), -signal.SIGKILL)
+    self.assertEqual(start('raise SystemExit(4)').wait(300), 4)
+
+  def test_a_server_that_cannot_import_is_an_error(self):
+    with self.assertRaisesRegex(errors.UserError, 'the process that starts programs has ended'):
+      forked_program.ForkedProgram('-c', ['pass'], (0, 1, 2), ('no_such_module',))
+
   def test_a_terminal_is_its_own(self):
     master, terminal = pty.openpty()
     self.addCleanup(os.close, master)
@@ -89,15 +108,15 @@ class ForkedProgramTest(parameterized.TestCase):
     self.assertEqual(process.wait(300), 1)  # timeit prints the KeyboardInterrupt.
     self.assertIn('KeyboardInterrupt', self._text())
 
-  def test_the_server_ends_with_its_client_and_so_do_its_programs(self):
+  @parameterized.parameters(True, False)
+  def test_programs_end_with_the_server_and_the_server_ends_with_its_client(self, is_client_killed):
     client = subprocess.Popen([sys.executable, '-c', _CLIENT], env=python_path.environment(), stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE)
     with client:
       self.assertIn(b'ready\n', client.stdout)  # Reads up to this line.
-      server_and_program = psutil.Process(client.pid).children(recursive=True)
-      self.assertLen(server_and_program, 2)
-      client.kill()
-      self.assertEmpty(psutil.wait_procs(server_and_program, timeout=300)[1])
+      server, program = psutil.Process(client.pid).children(recursive=True)
+      (client if is_client_killed else server).kill()
+      self.assertEmpty(psutil.wait_procs([server, program] if is_client_killed else [program], timeout=300)[1])
 
 
 if __name__ == '__main__':
