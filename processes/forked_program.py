@@ -27,10 +27,8 @@ from scalable_agents.processes import kernels
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
 from scalable_agents.records import errors
+from scalable_agents.records import package_versions
 
-# What training programs have in common, and what they import when they draw the learning curve.
-IMPORTED_BY_TRAINING = ('scalable_agents.agents.impala', 'scalable_agents.launch.program', 'matplotlib.figure',
-                        'matplotlib.ticker', 'matplotlib.backends.backend_agg')
 _MESSAGE_BYTES = 1 << 16
 
 _servers = {}  # Modules that a server has imported -> its socket and its process.
@@ -44,28 +42,30 @@ class ForkedProgram:
     pid: its process id.
   """
 
-  def __init__(self, module: str, arguments: Sequence[str], streams: tuple[int, int, int],
-               imported: tuple[str, ...] = IMPORTED_BY_TRAINING):
+  def __init__(self, imported: tuple[str, ...], module: str, arguments: Sequence[str], streams: tuple[int, int, int]):
     """Starts it.
 
     Args:
+      imported: the names of the modules that the server has imported. They decide which server it is.
       module: the name of the program's module, as for `python -m`; or '-c' if the first argument is its code.
       arguments: its command-line arguments.
       streams: the file descriptors of its standard input, output and error. A terminal as the standard input becomes
         the program's controlling terminal.
-      imported: the names of the modules that the server has imported.
     Raises:
-      errors.UserError: the server has ended, because it cannot import a module or was stopped.
+      errors.UserError: the server cannot import a module, or it has ended.
     """
     self._status, status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     request = {'module': module, 'arguments': list(arguments), 'folder': os.getcwd(),
                'environment': python_path.environment()}
-    with status, contextlib.suppress(OSError):  # The server has ended.
-      socket.send_fds(_server(imported), [json.dumps(request).encode()], [status.fileno(), *streams])
-    pid = self._status.recv(_MESSAGE_BYTES)
-    if not pid:
-      raise errors.UserError('the process that starts programs has ended')
-    self.pid = int(pid)
+    with status, open(os.memfd_create('request'), 'w+b') as file:  # A message could be too small for it.
+      file.write(json.dumps(request).encode())
+      file.seek(0)
+      with contextlib.suppress(OSError):  # The server has ended.
+        socket.send_fds(_server(imported), [b'.'], [file.fileno(), status.fileno(), *streams])
+    answer = self._status.recv(_MESSAGE_BYTES).decode()
+    if not answer.isdigit():
+      raise errors.UserError(answer or 'the process that starts programs has ended')
+    self.pid = int(answer)
     self._returncode = None
 
   def poll(self) -> int | None:
@@ -93,12 +93,12 @@ class ForkedProgram:
     self.send_signal(signal.SIGKILL)
 
 
-def run(module: str, arguments: Sequence[str]) -> tuple[int, str]:
-  """Runs a program without input. Returns its exit code, see ForkedProgram.wait, and its output, errors included."""
+def run(imported: tuple[str, ...], module: str, arguments: Sequence[str]) -> tuple[int, str]:
+  """Runs a program without input; see ForkedProgram. Returns what `wait` does, and its output, errors included."""
   read, write = os.pipe()
   with open(read, encoding='utf-8', errors='replace') as screen:
     with open(os.devnull, 'rb') as nothing, open(write, 'wb') as output:
-      program = ForkedProgram(module, arguments, (nothing.fileno(), output.fileno(), output.fileno()))
+      program = ForkedProgram(imported, module, arguments, (nothing.fileno(), output.fileno(), output.fileno()))
     text = screen.read()  # Up to the program's end.
     return program.wait(), text
 
@@ -132,6 +132,7 @@ def _serve(requests: socket.socket):
   When the client has ended, it ends with all programs, because the client may have been killed before its cleanups.
   """
   running = {}  # pidfd -> (pid, socket for its exit code)
+  leave_with_server = parent_death.leaving_with_parent(signal.SIGKILL)
   with selectors.DefaultSelector() as selector:
     selector.register(requests, selectors.EVENT_READ)
     while True:
@@ -140,26 +141,46 @@ def _serve(requests: socket.socket):
           selector.unregister(key.fd)
           os.close(key.fd)
           pid, status = running.pop(key.fd)
-          with status, contextlib.suppress(BrokenPipeError):  # Perhaps nobody waits for it any more.
+          with status, contextlib.suppress(ConnectionError):  # Perhaps nobody waits for it any more.
             status.send(b'%d' % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
           continue
-        message, descriptors, *_ = socket.recv_fds(requests, _MESSAGE_BYTES, 4)
-        if not message:
+        descriptors = _receive(requests)
+        if not descriptors:
           for pid, _ in running.values():
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
           os._exit(0)  # A normal exit of TensorFlow takes a second.
         pid = os.fork()
         if not pid:
-          parent_death.signal_at_parents_end(signal.SIGKILL)
-          return json.loads(message), descriptors[1:]
-        for descriptor in descriptors[1:]:
-          os.close(descriptor)
-        status = socket.socket(fileno=descriptors[0])
-        status.send(b'%d' % pid)
+          leave_with_server()
+          with open(descriptors[0], 'rb') as request:
+            return json.load(request), descriptors[2:]
+        status = _keep_status(descriptors)
+        with contextlib.suppress(ConnectionError):
+          status.send(b'%d' % pid)
         pidfd = os.pidfd_open(pid)
         running[pidfd] = pid, status
         selector.register(pidfd, selectors.EVENT_READ)
+
+
+def _receive(requests: socket.socket) -> list[int]:
+  """Returns the descriptors of a request: its file, its socket and the streams. [] if the client has ended."""
+  return socket.recv_fds(requests, 1, 5)[1]
+
+
+def _keep_status(descriptors: Sequence[int]) -> socket.socket:
+  """Returns the socket of a request, and closes the other descriptors."""
+  for index, descriptor in enumerate(descriptors):
+    if index != 1:
+      os.close(descriptor)
+  return socket.socket(fileno=descriptors[1])
+
+
+def _refuse(requests: socket.socket, reason: str):
+  """Answers all requests with the reason why no program can start."""
+  while descriptors := _receive(requests):
+    with _keep_status(descriptors) as status, contextlib.suppress(ConnectionError):
+      status.send(reason.encode())
 
 
 def become(request: dict, streams: Sequence[int]):
@@ -190,25 +211,33 @@ def become(request: dict, streams: Sequence[int]):
 
 @contextlib.contextmanager
 def _without_messages_of_libraries():
-  """Within the block, descriptor 2, where TensorFlow writes lines as it starts, is /dev/null. sys.stderr stays."""
+  """Within the block, descriptor 2, where TensorFlow writes lines as it starts, is /dev/null."""
   screen = os.dup(2)
-  sys.stderr = open(screen, 'w', 1, closefd=False)
   with open(os.devnull, 'wb') as nothing:
     os.dup2(nothing.fileno(), 2)
   try:
     yield
   finally:
     os.dup2(screen, 2)
+    os.close(screen)
 
 
 def _main():
   kernels.choose()
   descriptor, *names = sys.argv[1:]
-  with _without_messages_of_libraries():
-    for name in names:
-      importlib.import_module(name)
+  requests = socket.socket(fileno=int(descriptor))
+  try:
+    with _without_messages_of_libraries():
+      if names:
+        kernels.load()
+      for name in names:
+        importlib.import_module(name)
+  except ImportError as error:
+    _refuse(requests, str(error))
+    sys.exit()
+  package_versions.installed()  # Kept: files may change before a program asks for the version of what is imported.
   gc.freeze()  # The programs share the memory of what is imported.
-  request, streams = _serve(socket.socket(fileno=int(descriptor)))
+  request, streams = _serve(requests)
   become(request, streams)
   if request['module'] == '-c':
     sys.argv[:2] = ['-c']

@@ -1,5 +1,6 @@
 """The versions of the code that can change a result. A run writes them to config.json."""
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -10,6 +11,7 @@ _ERRORS = 'surrogateescape'  # A file may have another encoding than UTF-8.
 _PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'tensorflow')
 
 
+@functools.cache  # Later, the commit may differ from that of the code that this process has imported.
 def installed() -> dict[str, str | None]:
   """Returns package -> version; None if it is not installed. Python counts as a package.
 

@@ -9,11 +9,13 @@ import csv
 import dataclasses
 import os
 import sys
+import time
 from typing import Any, NamedTuple
 
 from matplotlib import figure
 import numpy as np
 
+from scalable_agents.agents import registry
 from scalable_agents.processes import device_report
 from scalable_agents.processes import forked_program
 from scalable_agents.records import errors
@@ -25,6 +27,9 @@ from scalable_agents.tables import files
 from scalable_agents.tables.figures import drawing
 
 _POINTS = 60  # Points of a curve.
+# What the training programs import. All of it is imported before the first run, so that no run has other code.
+_IMPORTED = (*(reference.partition(':')[0] for reference in registry.AGENTS.values()), 'scalable_agents.launch.program',
+             'matplotlib.figure', 'matplotlib.ticker', 'matplotlib.backends.backend_agg')
 
 
 class Line(NamedTuple):
@@ -89,7 +94,7 @@ def train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: st
     run_directory.remove(logdir)
   elif made.get('command_line') == [sys.executable, '-m', module, *arguments]:  # So it is complete.
     return _read_curve(line, frames, logdir)
-  code, screen = forked_program.run(module, arguments)
+  code, screen = forked_program.run(_IMPORTED, module, arguments)
   if code:
     raise errors.UserError(f'{logdir}: {(screen.splitlines() or [f"exit code {code}"])[-1]}')
   return _read_curve(line, frames, logdir)
@@ -225,16 +230,19 @@ def run(experiment: Experiment, config: Config) -> dict[str, list[Curve]]:
   folder = files.make_folder(config.output)
   device_report.tell()
   pool = concurrent.futures.ThreadPoolExecutor(config.parallel)
+  waiting = {line.full_name: [
+      pool.submit(train, experiment, line, seed, frames,
+                  os.path.join(folder, f'{config.experiment}_{index}_seed_{seed}'))
+      for seed in range(experiment.first_seed, experiment.first_seed + config.seeds)]
+             for index, line in enumerate(experiment.lines)}
   try:
-    waiting = {line.full_name: [
-        pool.submit(train, experiment, line, seed, frames,
-                    os.path.join(folder, f'{config.experiment}_{index}_seed_{seed}'))
-        for seed in range(experiment.first_seed, experiment.first_seed + config.seeds)]
-               for index, line in enumerate(experiment.lines)}
     curves = _print_results(experiment, waiting)
   except BaseException:
+    # At Ctrl-C, or if a run fails, nobody waits for the other runs: the same command makes them again.
     pool.shutdown(wait=False, cancel_futures=True)
-    forked_program.stop()  # At Ctrl-C, for example, nobody waits for the runs that have begun.
+    while not all(curve.done() for of_seeds in waiting.values() for curve in of_seeds):
+      forked_program.stop()
+      time.sleep(0.1)  # A run may begin in this moment.
     raise
   pool.shutdown()
   file = os.path.join(folder, config.experiment)

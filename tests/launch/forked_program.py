@@ -9,12 +9,14 @@ from scalable_agents.processes import forked_program
 
 if 'TEST_TMPDIR' in os.environ:  # Otherwise matplotlib makes a folder, which each program would remove at its end.
   os.environ.setdefault('MPLCONFIGDIR', os.environ['TEST_TMPDIR'])
-_IMPORTED = *forked_program.IMPORTED_BY_TRAINING, 'scalable_agents.tests.launch.quick_graphs'
+# What training programs have in common, and what they import when they draw the learning curve.
+_IMPORTED = ('scalable_agents.agents.impala', 'scalable_agents.launch.program', 'matplotlib.figure',
+             'matplotlib.ticker', 'matplotlib.backends.backend_agg', 'scalable_agents.tests.launch.quick_graphs')
 
 
 def fork(module: str, arguments: Sequence[str], streams: tuple[int, int, int]) -> forked_program.ForkedProgram:
   """Starts a program; see ForkedProgram."""
-  return forked_program.ForkedProgram(module, arguments, streams, _IMPORTED)
+  return forked_program.ForkedProgram(_IMPORTED, module, arguments, streams)
 
 
 def start(test, module: str, *arguments: str) -> tuple[forked_program.ForkedProgram, TextIO]:

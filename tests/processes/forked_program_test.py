@@ -16,12 +16,13 @@ from scalable_agents.processes import python_path
 from scalable_agents.records import errors
 from scalable_agents.tests.actor import waiting
 
+_IMPORTED = 'tensorflow',
 _WAITS = 'import os, time; os.write(1, b"waiting"); time.sleep(1000)'
 
 _CLIENT = '''
 from scalable_agents.processes import forked_program
-forked_program.ForkedProgram('-c', ['pass'], (0, 1, 2), ()).wait()
-forked_program.ForkedProgram('-c', ['import time; time.sleep(1000)'], (0, 1, 2), ())
+forked_program.ForkedProgram((), '-c', ['pass'], (0, 1, 2)).wait()
+forked_program.ForkedProgram((), '-c', ['import time; time.sleep(1000)'], (0, 1, 2))
 print('ready', flush=True)
 input()
 '''
@@ -31,7 +32,7 @@ def _start(output, code, stdin=None):
   """Starts a program that runs `code`, with timeit, which runs the code in its argument."""
   with open(os.devnull, 'rb') as nothing:
     streams = (nothing.fileno() if stdin is None else stdin, output.fileno(), output.fileno())
-    return forked_program.ForkedProgram('timeit', ['--number=1', '--repeat=1', code], streams)
+    return forked_program.ForkedProgram(_IMPORTED, 'timeit', ['--number=1', '--repeat=1', code], streams)
 
 
 class ForkedProgramTest(parameterized.TestCase):
@@ -81,22 +82,30 @@ class ForkedProgramTest(parameterized.TestCase):
   def test_run_returns_the_exit_code_and_all_output(self):
     code = ('import os, sys; print(*sys.orig_argv[:3], sys.stdin.read(), flush=True); '
             'print("and this", file=sys.stderr); os._exit(3)')
-    code, screen = forked_program.run('timeit', ['--number=1', '--repeat=1', code])
+    code, screen = forked_program.run((), 'timeit', ['--number=1', '--repeat=1', code])
     self.assertEqual(code, 3)
     self.assertIn(f'{sys.executable} -m timeit \n', screen)
     self.assertIn('and this\n', screen)
 
   def test_stop_ends_the_programs_and_the_next_one_has_a_new_server(self):
     def start(code):
-      return forked_program.ForkedProgram('-c', [code], (0, 1, 2), imported=())
+      return forked_program.ForkedProgram((), '-c', [code], (0, 1, 2))
     waits = start(_WAITS)
     forked_program.stop()
     self.assertEqual(waits.wait(300), -signal.SIGKILL)
     self.assertEqual(start('raise SystemExit(4)').wait(300), 4)
 
   def test_a_server_that_cannot_import_is_an_error(self):
-    with self.assertRaisesRegex(errors.UserError, 'the process that starts programs has ended'):
-      forked_program.ForkedProgram('-c', ['pass'], (0, 1, 2), ('no_such_module',))
+    for _ in range(2):
+      with self.assertRaisesRegex(errors.UserError, "^No module named 'no_such_module'$"):
+        forked_program.ForkedProgram(('no_such_module',), '-c', ['pass'], (0, 1, 2))
+
+  def test_a_server_that_has_ended_is_an_error(self):
+    imported = 'statistics',
+    forked_program._server(imported)
+    forked_program._servers[imported][1].kill()
+    with self.assertRaisesRegex(errors.UserError, '^the process that starts programs has ended$'):
+      forked_program.ForkedProgram(imported, '-c', ['pass'], (0, 1, 2))
 
   def test_a_terminal_is_its_own(self):
     master, terminal = pty.openpty()

@@ -72,6 +72,8 @@ class OpenRunTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self._logdir = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), 'runs', 'pong')
+    package_versions.installed.cache_clear()
+    self.addCleanup(package_versions.installed.cache_clear)
 
   def _write(self, name, content):
     os.makedirs(self._logdir, exist_ok=True)

@@ -28,7 +28,7 @@ class EvidenceTest(parameterized.TestCase):
     """Returns what the program prints, with runs whose returns depend on the last correction in their flags."""
     self._runs = {}  # Run directory -> arguments.
 
-    def run(unused_module, arguments):
+    def run(unused_imported, unused_module, arguments):
       logdir = next(word.removeprefix('--logdir=') for word in arguments if word.startswith('--logdir='))
       self._runs[logdir] = arguments
       return 0, ''
@@ -43,7 +43,7 @@ class EvidenceTest(parameterized.TestCase):
               for frames in range(5_000, 41_000, 5_000)]
 
     config = evidence.EvidenceConfig(papers='impala', output=folder, **settings)
-    commit = mock.patch.object(evidence.package_versions, 'commit', return_value='abc1234')
+    commit = mock.patch.object(evidence.package_versions, 'installed', return_value={'scalable_agents': 'abc1234'})
     with contextlib.redirect_stdout(io.StringIO()) as screen, commit, mock.patch.object(
         evidence.run_flags, 'config_from_flags', return_value=config), mock.patch.object(
             comparison.device_report, 'read', return_value=''), mock.patch.object(

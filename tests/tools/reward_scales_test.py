@@ -87,7 +87,7 @@ class RewardScalesTest(parameterized.TestCase):
     lines, runs, folder = experiment.lines[:2], [], self.create_tempdir().full_path
     self.enter_context(mock.patch.dict(reward_scales.EXPERIMENTS, scales=experiment._replace(lines=lines)))
 
-    def run(unused_module, arguments):
+    def run(unused_imported, unused_module, arguments):
       runs.append(arguments)
       return 0, ''
 
