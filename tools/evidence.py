@@ -61,7 +61,7 @@ class EvidenceConfig:
   """The flags."""
 
   papers: str = setting('impala,popart,r2d2,laser', 'Papers, separated by commas: impala, popart, r2d2, laser.')
-  seeds: int = setting(5, 'Number of runs of each line. Four studies with small effects have at least 10, 15 or 20.',
+  seeds: int = setting(6, 'Number of runs of each line. Four studies with small effects have at least 10, 15 or 20.',
                        at_least=5, at_most=1_000)
   parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
   broken_with: str = setting('', 'A flag that is added to all runs, such as --off_policy_correction=none, to see that '
@@ -102,6 +102,7 @@ class Verdict(NamedTuple):
   holds: bool
   difference: float  # The interquartile mean of the differences, paired by seed.
   reason: str
+  p: float | None = None  # Of the test. None if the claim has a margin.
 
 
 class Paper(NamedTuple):
@@ -199,9 +200,18 @@ def judge(claim: Claim, first: Sequence[float], second: Sequence[float]) -> Verd
     test = (stats.wilcoxon(differences, alternative='greater', method='exact') if claim.by_seed else
             stats.mannwhitneyu(first, second, alternative='greater'))
     _, p = np.array(test).tolist()  # Types that pyright does not know.
-    return Verdict(p < _LARGEST_P, difference, 'p < 0.001' if p < 0.001 else f'p = {p:.3f}')
+    return Verdict(p < _LARGEST_P, difference, 'p < 0.001' if p < 0.001 else f'p = {p:.3f}', p)
   _, low, high = intervals.interquartile_mean(differences)
   return Verdict(max(-low, high) < claim.margin, difference, f'from {low:+.3f} to {high:+.3f}')
+
+
+def holm(p_values: Sequence[float]) -> np.ndarray:
+  """Returns the p-values of several tests with Holm's correction, smallest first.
+
+  If no difference is real, the smallest of them is below 0.05 with a probability of at most 0.05. Holm 1979, "A simple
+  sequentially rejective multiple test procedure".
+  """
+  return np.minimum(np.maximum.accumulate(np.sort(p_values) * np.arange(len(p_values), 0, -1)), 1.)
 
 
 class _Line(NamedTuple):
@@ -230,7 +240,7 @@ def _draw(studies: dict[str, dict[str, _Line]], file: str):
       axes.errorbar(middle, row, xerr=[[middle - low], [high - middle]], fmt='D', markersize=4, capsize=3,
                     color=drawing.LINES[0], label='interquartile mean, 95 % interval' if row == 0 else None)
     axes.set_yticks(range(len(lines)), lines.keys())
-    axes.invert_yaxis()
+    axes.set_ylim(len(lines) - 0.5, -0.5)  # The first line is at the top.
     axes.set_title(name, loc='left', fontsize=10)
     drawing.plain(axes, 'x')
   panels[-1, 0].set_xlabel('return / optimal return')
@@ -280,7 +290,7 @@ def main():
     raise errors.UserError(f'the claims need {", ".join(lacking)}: in a checkout, {sys.executable} -m pip install '
                            '-r requirements-plots.txt -r requirements-evidence.txt')
   intervals.interquartile_mean([0., 0.])  # Where rliable cannot be imported, this says so before any run.
-  folder, sections, failed, total = files.make_folder(config.output), [], [], 0
+  folder, sections, failed, p_values, total = files.make_folder(config.output), [], [], [], 0
   for name in chosen:
     paper = PAPERS[name]
     studies = {key: _make(key, paper, config, os.path.join(folder, name)) for key in paper.studies}
@@ -292,6 +302,7 @@ def main():
     for claim, (*_, verdict) in zip(paper.claims, verdicts, strict=True):
       print(f'{"holds" if verdict.holds else "FAILS"}  {claim.text} ({verdict.reason})', flush=True)
     failed += [claim.text for claim, (*_, verdict) in zip(paper.claims, verdicts, strict=True) if not verdict.holds]
+    p_values += [verdict.p for *_, verdict in verdicts if verdict.p is not None]
     total += len(verdicts)
   commits = _commits([os.path.join(folder, name) for name in chosen])
   if len(commits) > 1:
@@ -302,7 +313,8 @@ def main():
           f'{machine.processor()}{broken}. The scores are interquartile means with 95 % '
           'intervals from a bootstrap over the seeds. A > B is judged by a one-sided Mann-Whitney test on the '
           'seeds. A claim that says "by seed" is judged by a one-sided Wilcoxon signed-rank test on the differences of '
-          'runs with the same seed.', '']
+          "runs with the same seed. Each test has its own p-value; with Holm's correction for "
+          f'{len(p_values)} tests, {sum(holm(p_values) < _LARGEST_P)} have p < {_LARGEST_P:g}.', '']
   # The page of all papers is not replaced by that of some.
   page = os.path.join(folder, '_'.join(['evidence', *(chosen if set(chosen) < set(PAPERS) else [])]) + '.md')
   with run_directory.replaced(page) as new, open(new, 'w', encoding='utf-8') as stream:

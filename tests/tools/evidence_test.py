@@ -60,6 +60,7 @@ class EvidenceTest(parameterized.TestCase):
     with open(os.path.join(folder, 'evidence_impala.md'), encoding='utf-8') as file:
       page = file.read()
     self.assertIn('10 of 10 claims hold. Commit abc1234, ', page)
+    self.assertIn("with Holm's correction for 9 tests, 9 have p < 0.05.", page)
     self.assertRegex(page, r'\| V-trace, policy lag of 60 updates > 1-Step, policy lag of 60 updates '
                            r'\| 0\.4[56] \(0\.4[56] to 0\.4[56]\) \| 0\.4[01] \(0\.4[01] to 0\.4[01]\) '
                            r'\| yes: p < 0\.001 \|')
@@ -116,6 +117,13 @@ class EvidenceTest(parameterized.TestCase):
     self.assertEqual(verdict.holds, p < 0.05)
     self.assertEqual(verdict.reason, f'p = {p:.3f}' if p >= 0.001 else 'p < 0.001')
     self.assertFalse(evidence.judge(evidence.Claim('', '', '', ''), second + differences, second).holds)
+
+  @parameterized.parameters(
+      ([0.04, 0.01, 0.03], [0.03, 0.06, 0.06]), ([0.004, 0.01, 0.02, 0.03], [0.016, 0.03, 0.04, 0.04]),
+      ([0.6, 0.5], [1., 1.]), ([0.02], [0.02]), ([], []))
+  def test_holms_correction(self, p_values, wanted):
+    """The k-th smallest of n is multiplied by n + 1 - k, and none is smaller than the one before."""
+    np.testing.assert_allclose(evidence.holm(p_values), wanted)
 
   def test_claims_say_if_they_are_by_seed(self):
     for paper in evidence.PAPERS.values():
