@@ -19,8 +19,8 @@ RELEASE_URL = ''
 RELEASED: dict[str, str] = {}  # File -> SHA-256.
 
 _TIMEOUT_SECONDS = 60.
-# The flags that train small agents in minutes on two cores; other agents are trained with the paper's. On Pong they are
-# those of `make train`.
+# The flags that train small agents in seconds or minutes on two cores; other agents are trained with the paper's. On
+# Pong they are those of `make train`, and otherwise those of a command in the documentation.
 TRAINING_FLAGS = {
     ('impala', 'pong'): (
         '--torso=shallow --torso_precision=auto --centre_pixels=median --noscale_pixels --num_environments=64 '
@@ -31,6 +31,13 @@ TRAINING_FLAGS = {
         '--burn_in=4 --sequence_length=16 --sequence_period=8 --unroll_length=16 --batch_size=16 '
         '--samples_per_period=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 '
         '--replay_capacity=60_000 --replay_minimum_size=4_000 --nosave_replay --total_environment_frames=10_000_000'),
+    ('popart_impala', 'harvest'): (
+        '--torso=shallow --num_environments=48 --num_environment_workers=2 --batch_size=24 --unroll_length=8 '
+        '--optimizer=adam --learning_rate=3e-4 --popart_decay=3e-3 --entropy_cost=0.3 --reward_transform=none '
+        '--synchronous --total_environment_frames=50_000'),
+    ('laser', 'catch'): (
+        '--torso=shallow --unroll_length=4 --batch_size=64 --replay_share=0.75 --replay_capacity=20_000 '
+        '--replay_minimum_size=500 --learning_rate=1e-3 --num_environments=16 --total_environment_frames=40_000'),
 }
 
 

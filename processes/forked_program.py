@@ -1,8 +1,8 @@
 """Starts programs in a fraction of the time, by forking a server that has imported TensorFlow already.
 
 These imports are more than half of what a small training costs. A forked program is a process like any other, with its
-own session, arguments, environment variables and streams. It differs from `python -m` in one point: libraries are
-imported before its first line.
+own session, arguments, environment variables and streams. It differs from `python -m` in one point: some modules are
+imported before its first line. The version of the code that it writes to config.json is of the time of their import.
 """
 
 import atexit
@@ -60,8 +60,9 @@ class ForkedProgram:
     with status, open(os.memfd_create('request'), 'w+b') as file:  # A message could be too small for it.
       file.write(json.dumps(request).encode())
       file.seek(0)
+      server = _server(imported)
       with contextlib.suppress(OSError):  # The server has ended.
-        socket.send_fds(_server(imported), [b'.'], [file.fileno(), status.fileno(), *streams])
+        socket.send_fds(server, [b'.'], [file.fileno(), status.fileno(), *streams])
     answer = self._status.recv(_MESSAGE_BYTES).decode()
     if not answer.isdigit():
       raise errors.UserError(answer or 'the process that starts programs has ended')
@@ -238,6 +239,7 @@ def _main():
   package_versions.installed()  # Kept: files may change before a program asks for the version of what is imported.
   gc.freeze()  # The programs share the memory of what is imported.
   request, streams = _serve(requests)
+  requests.close()
   become(request, streams)
   if request['module'] == '-c':
     sys.argv[:2] = ['-c']

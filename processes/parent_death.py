@@ -14,7 +14,7 @@ def signal_at_parents_end(number: int):
 
 
 def leaving_with_parent(number: int) -> Callable[[], None]:
-  """Returns a `preexec_fn` for subprocess.Popen: the child gets this signal when the thread that started it ends."""
+  """Returns what a child calls first, such as a `preexec_fn`: it gets this signal when the thread that started it ends."""
   parent = os.getpid()
 
   def ask():

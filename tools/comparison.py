@@ -27,9 +27,10 @@ from scalable_agents.tables import files
 from scalable_agents.tables.figures import drawing
 
 _POINTS = 60  # Points of a curve.
-# What the training programs import. All of it is imported before the first run, so that no run has other code.
-_IMPORTED = (*(reference.partition(':')[0] for reference in registry.AGENTS.values()), 'scalable_agents.launch.program',
-             'matplotlib.figure', 'matplotlib.ticker', 'matplotlib.backends.backend_agg')
+# What the training programs import, so that all runs have the same code. Environment workers import their own.
+_IMPORTED = (*(reference.partition(':')[0] for reference in registry.AGENTS.values()), 'scalable_agents.agents.train',
+             'scalable_agents.launch.program', 'matplotlib.figure', 'matplotlib.ticker',
+             'matplotlib.backends.backend_agg')
 
 
 class Line(NamedTuple):

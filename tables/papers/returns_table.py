@@ -38,7 +38,8 @@ _NOTES = (
     'over the runs (Agarwal et al. 2021). Each level has as many runs as the level with the fewest. They are '
     'those with the lowest seeds.',
     "The paper's scores are those of evaluations after its number of frames, and LASER's are training returns. Rows of "
-    "PopArt-IMPALA have IMPALA's. R2D2's are those of its network, `dqn`, whatever network the runs have.")
+    "PopArt-IMPALA have IMPALA's. R2D2's are those of its network, `dqn`, and LASER's those of `deep_4x`, whatever network the runs "
+    'have.')
 _OTHERS = (
     "Dopamine: DQN and Rainbow of Castro et al. 2018, five runs each, from Dopamine's repository. Their games have "
     'sticky actions. 1 % of their actions are random, and more in the first million frames. A return is the mean of '
@@ -192,7 +193,7 @@ def _row(level: str, name: str, line: Line) -> list[str | layout.Number]:
 def _paper(level: str, run: runs_lib.Run) -> str:
   """Returns the final score of a paper's agent, and its number of frames.
 
-  The agent has the network of the run, or is R2D2, whose paper states no number of frames for Atari.
+  The agent has the network of the run, or is R2D2, whose paper states no number of frames for Atari, or LASER.
   """
   for paper, agent_of in ((published.IMPALA, runs_lib.agent_of), (r2d2_published.PAPER, r2d2_tables.agent_of),
                           (laser_published.PAPER, _agent_of_laser)):
@@ -206,12 +207,11 @@ def _paper(level: str, run: runs_lib.Run) -> str:
 
 
 def _agent_of_laser(run: runs_lib.Run, agents: Sequence[published.Agent]) -> published.Agent | None:
-  """Returns LASER's agent in the paper with this replay and network; of several, the one of the run's length."""
-  named = {True: (laser_published.SHARED_50M, laser_published.SHARED_200M), False: (laser_published.SINGLE_200M,)}
-  wanted = named[laser_sweeps.is_shared(run)]
-  if not runs_lib.agent_of(run, agents):
+  """Returns LASER's agent in the paper with this replay; of several, the one of the run's length."""
+  if run.agent != runs_lib.LASER or runs_lib.suite_of(run) is None or not runs_lib.is_expert(run):
     return None
-  ours = [laser_published.AGENTS[name] for name in wanted]
+  named = {True: (laser_published.SHARED_50M, laser_published.SHARED_200M), False: (laser_published.SINGLE_200M,)}
+  ours = [agent for agent in agents if agent.name in named[laser_sweeps.is_shared(run)]]
   return min(ours, key=lambda agent: abs(agent.frames - run.flags['total_environment_frames']))
 
 

@@ -394,6 +394,14 @@ class TrainedAgentsTest(absltest.TestCase):
       flags = re.search(rf'(?m)^PONG_{agent} := (.*)$', makefile)[1].split()
       self.assertEqual(['--level_name=pong', *trained_agents.TRAINING_FLAGS[agent, 'pong'].split()], flags)
 
+  def test_on_other_tasks_it_trains_as_the_documentation_does(self):
+    for agent, level, page in (('popart_impala', 'harvest', 'play.md'), ('laser', 'catch', 'laser.md')):
+      text = (source_tree.ROOT / 'docs' / page).read_text(encoding='utf-8').replace('\\\n', '')
+      with self.assertRaises(errors.UserError) as error:
+        trained_agents.find(agent, level, 'runs')
+      command = re.search('To train one: (.*)$', str(error.exception))[1]
+      self.assertIn(command, [' '.join(line.split()) for line in text.splitlines()])
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -7,6 +7,7 @@ from absl.testing import absltest
 from scalable_agents.agents import configs
 from scalable_agents.agents import registry
 from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import paper_tables
 from scalable_agents.tables.papers import returns_table
 from scalable_agents.tables.results import runs
 from scalable_agents.tests import source_tree
@@ -25,6 +26,17 @@ class ClaimsTest(absltest.TestCase):
     self.assertGreater(len(rows), 2)
     page = pages.read('docs/games.md')
     self.assertEmpty([row for row in rows if ' '.join(row.split()) not in page])
+
+  def test_the_published_runs_of_three_games_fill_cells_of_table_c1_in_full(self):
+    published, faults = runs.read(sorted(map(str, (source_tree.ROOT / 'docs' / 'results').iterdir())), evaluated=True)
+    self.assertEmpty(faults)
+    table = paper_tables.TABLES['C.1']
+    rows = layout.markdown(paper_tables.make(table, *paper_tables.gather(table, published))).splitlines()
+    self.assertLen([row for row in rows if re.search(r'\| in full +\|', row)], 3)
+    for game, paper, ours in (('boxing', '96.30', '59.17'), ('breakout', '640.43', '468.04'),
+                              ('qbert', '18901.25', '13506.75')):
+      row, = (row for row in rows if row.startswith(f'| {game} '))
+      self.assertRegex(row, rf'\| +{paper} \| +{ours}\b.*\| in full +\|')
 
   def test_every_experiment_with_reward_scales_is_shown(self):
     self.assertEqual(set(re.findall(r'--experiment=(\w+)', pages.read('docs/popart.md'))),

@@ -177,11 +177,13 @@ class ReturnsTableTest(run_directories.TestCase):
       self._table(every=2_000)
 
   def test_the_papers_scores_of_laser(self):
-    for name, frames, shared in (('own', 200_000_000, ''), ('shared', 200_000_000, 'host:1'),
-                                 ('short', 50_000_000, 'host:1')):
-      self._run(name, [1.] * 10, agent='laser', torso='deep_4x', total_environment_frames=frames, shared_replay=shared)
+    for name, torso, frames, shared in (('own', 'deep_4x', 200_000_000, ''), ('small', 'shallow', 10_000_000, ''),
+                                        ('shared', 'deep_4x', 200_000_000, 'host:1'),
+                                        ('short', 'deep_4x', 50_000_000, 'host:1')):
+      self._run(name, [1.] * 10, agent='laser', torso=torso, total_environment_frames=frames, shared_replay=shared)
     self.assertCountEqual([row['paper'].partition(' ')[2] for row in self._rows()], [
-        '(LASER, no sweep, 200M, 200M)', '(LASER, shared replay, 200M, 200M)', '(LASER, shared replay, 50M, 50M)'])
+        *2 * ['(LASER, no sweep, 200M, 200M)'], '(LASER, shared replay, 200M, 200M)',
+        '(LASER, shared replay, 50M, 50M)'])
 
   def test_runs_of_other_lengths_are_apart(self):
     """The learning rate decays over the frames of a run."""
