@@ -14,7 +14,10 @@ def signal_at_parents_end(number: int):
 
 
 def leaving_with_parent(number: int) -> Callable[[], None]:
-  """Returns what a child calls first, such as a `preexec_fn`: it gets this signal when the thread that started it ends."""
+  """Returns a function that a new child calls first, for example as a `preexec_fn`.
+
+  The child then gets this signal when the thread that started it ends.
+  """
   parent = os.getpid()
 
   def ask():

@@ -325,7 +325,7 @@ def main():
 
 
 def _commits(folders: Sequence[str]) -> list[str]:
-  """Returns this process's commit, of which runs of shared_replay always are, and those of the runs in these folders."""
+  """Returns this process's commit, which runs of shared_replay always have, and those of the runs in these folders."""
   versions = [run_directory.read_config(os.path.dirname(file)).get('versions') or {}
               for folder in folders for file in glob.glob(os.path.join(glob.escape(folder), '*', 'config.json'))]
   return sorted({of_run.get('scalable_agents') or 'unknown' for of_run in [*versions, package_versions.installed()]})

@@ -38,8 +38,8 @@ _NOTES = (
     'over the runs (Agarwal et al. 2021). Each level has as many runs as the level with the fewest. They are '
     'those with the lowest seeds.',
     "The paper's scores are those of evaluations after its number of frames, and LASER's are training returns. Rows of "
-    "PopArt-IMPALA have IMPALA's. R2D2's are those of its network, `dqn`, and LASER's those of `deep_4x`, whatever network the runs "
-    'have.')
+    "PopArt-IMPALA have IMPALA's. R2D2's are those of its network, `dqn`, and LASER's those of `deep_4x`, whatever "
+    'network the runs have.')
 _OTHERS = (
     "Dopamine: DQN and Rainbow of Castro et al. 2018, five runs each, from Dopamine's repository. Their games have "
     'sticky actions. 1 % of their actions are random, and more in the first million frames. A return is the mean of '
