@@ -94,6 +94,11 @@ class ForkedProgram:
     self.send_signal(signal.SIGKILL)
 
 
+def command(module: str, arguments: Sequence[str]) -> list[str]:
+  """Returns the command that a forked program stands for. It is the program's sys.orig_argv."""
+  return [sys.executable, '-m', module, *arguments]
+
+
 def run(imported: tuple[str, ...], module: str, arguments: Sequence[str]) -> tuple[int, str]:
   """Runs a program without input; see ForkedProgram. Returns what `wait` does, and its output, errors included."""
   read, write = os.pipe()
@@ -104,6 +109,7 @@ def run(imported: tuple[str, ...], module: str, arguments: Sequence[str]) -> tup
     return program.wait(), text
 
 
+@atexit.register
 def stop():
   """Ends all programs and servers of this process. The next program starts a new server."""
   with _lock:
@@ -117,8 +123,6 @@ def _server(imported: tuple[str, ...]) -> socket.socket:
   """Returns a socket to this process's server that has imported these modules. The server ends with this process."""
   with _lock:
     if imported not in _servers:
-      if not _servers:
-        atexit.register(stop)
       ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
       with its:
         _servers[imported] = ours, subprocess.Popen(
@@ -207,7 +211,7 @@ def become(request: dict, streams: Sequence[int]):
   os.environ.clear()
   os.environ.update(request['environment'])
   sys.argv[1:] = request['arguments']
-  sys.orig_argv = [sys.executable, '-m', request['module'], *request['arguments']]
+  sys.orig_argv = command(request['module'], request['arguments'])
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ import concurrent.futures
 import csv
 import dataclasses
 import os
-import sys
 import time
 from typing import Any, NamedTuple
 
@@ -93,7 +92,7 @@ def train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: st
   if made and made['flags'].get('total_environment_frames') == frames and not run_rows.is_complete(logdir):
     print(f'{logdir}: it was interrupted, and is made again', flush=True)
     run_directory.remove(logdir)
-  elif made.get('command_line') == [sys.executable, '-m', module, *arguments]:  # So it is complete.
+  elif made.get('command_line') == forked_program.command(module, arguments):  # So it is complete.
     return _read_curve(line, frames, logdir)
   code, screen = forked_program.run(_IMPORTED, module, arguments)
   if code:

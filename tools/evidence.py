@@ -290,7 +290,7 @@ def main():
     raise errors.UserError(f'the claims need {", ".join(lacking)}: in a checkout, {sys.executable} -m pip install '
                            '-r requirements-plots.txt -r requirements-evidence.txt')
   intervals.interquartile_mean([0., 0.])  # Where rliable cannot be imported, this says so before any run.
-  folder, sections, failed, p_values, total = files.make_folder(config.output), [], [], [], 0
+  folder, sections, judged = files.make_folder(config.output), [], []
   for name in chosen:
     paper = PAPERS[name]
     studies = {key: _make(key, paper, config, os.path.join(folder, name)) for key in paper.studies}
@@ -299,18 +299,19 @@ def main():
                 for claim in paper.claims]
     _draw(studies, os.path.join(folder, f'{name}.png'))
     sections += _section(name, paper, studies, verdicts)
-    for claim, (*_, verdict) in zip(paper.claims, verdicts, strict=True):
+    of_whole_runs = [(claim, verdict) for claim, (*_, verdict) in zip(paper.claims, verdicts, strict=True)]
+    for claim, verdict in of_whole_runs:
       print(f'{"holds" if verdict.holds else "FAILS"}  {claim.text} ({verdict.reason})', flush=True)
-    failed += [claim.text for claim, (*_, verdict) in zip(paper.claims, verdicts, strict=True) if not verdict.holds]
-    p_values += [verdict.p for *_, verdict in verdicts if verdict.p is not None]
-    total += len(verdicts)
+    judged += of_whole_runs
+  failed = [claim.text for claim, verdict in judged if not verdict.holds]
+  p_values = [verdict.p for _, verdict in judged if verdict.p is not None]
   commits = _commits([os.path.join(folder, name) for name in chosen])
   if len(commits) > 1:
     print(f'the runs are of several commits: {", ".join(commits)}; another --output makes all again')
   broken = f', all runs with {config.broken_with}' if config.broken_with else ''
   head = ['# Claims of the papers on small tasks', '',
-          f'{total - len(failed)} of {total} claims hold. Commit {", ".join(commits)}, {machine.num_cores()} cores of '
-          f'{machine.processor()}{broken}. The scores are interquartile means with 95 % '
+          f'{len(judged) - len(failed)} of {len(judged)} claims hold. Commit {", ".join(commits)}, '
+          f'{machine.num_cores()} cores of {machine.processor()}{broken}. The scores are interquartile means with 95 % '
           'intervals from a bootstrap over the seeds. A > B is judged by a one-sided Mann-Whitney test on the '
           'seeds. A claim that says "by seed" is judged by a one-sided Wilcoxon signed-rank test on the differences of '
           "runs with the same seed. Each test has its own p-value; with Holm's correction for "
@@ -321,7 +322,7 @@ def main():
     stream.write('\n'.join([*head, *sections]))
   print(f'wrote {page}')
   if failed:
-    raise errors.UserError(f'{len(failed)} of {total} claims do not hold: {"; ".join(failed)}: see {page}')
+    raise errors.UserError(f'{len(failed)} of {len(judged)} claims do not hold: {"; ".join(failed)}: see {page}')
 
 
 def _commits(folders: Sequence[str]) -> list[str]:
